@@ -1,0 +1,79 @@
+"""Builds the plugin against a double of Slurm's header, with a double of the programs that load it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+DOUBLE = HERE / "double"
+STRICT = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g"]
+
+
+def compile_c(output: Path, *arguments: str) -> Path:
+    subprocess.run(["cc", *STRICT, "-o", str(output), *arguments], check=True)
+    return output
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # The task runs as another user in some tests: it must be able to pass through here.
+    folder = tmp_path_factory.mktemp("spank")
+    for parent in (folder, folder.parent, folder.parent.parent):
+        parent.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def plugin(build: Path) -> Path:
+    subprocess.run(["make", "-s", "-C", str(ROOT / "spank"), f"BUILD={build}", f"SLURM_CFLAGS=-I{DOUBLE}"], check=True)
+    return build / "slurmckpt.so"
+
+
+@pytest.fixture(scope="session")
+def host(build: Path) -> Path:
+    return compile_c(build / "host", str(DOUBLE / "host.c"), f"-I{DOUBLE}", "-rdynamic", "-ldl")
+
+
+@pytest.fixture(scope="session")
+def old_host(build: Path) -> Path:
+    """A Slurm before 23.11: without spank_prepend_task_argv."""
+    return compile_c(build / "old-host", str(DOUBLE / "host.c"), f"-I{DOUBLE}", "-DOLD_SLURM", "-rdynamic", "-ldl")
+
+
+class Checker:
+    """The C checks of option values, in one long-lived process under the sanitizers."""
+
+    def __init__(self, program: Path) -> None:
+        self.process = subprocess.Popen([str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __call__(self, kind: str, value: bytes | str) -> str:
+        assert self.process.stdin and self.process.stdout
+        raw = value.encode() if isinstance(value, str) else value
+        self.process.stdin.write(kind.encode() + b"\0" + raw + b"\0")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, f"the checker died on {kind} {raw!r}"
+        return answer.decode().strip()
+
+
+@pytest.fixture(scope="session")
+def check(build: Path) -> Iterator[Checker]:
+    program = compile_c(
+        build / "check",
+        str(DOUBLE / "check.c"),
+        str(ROOT / "spank/values.c"),
+        str(ROOT / "spank/duration.c"),
+        f"-I{ROOT / 'spank'}",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+    )
+    checker = Checker(program)
+    yield checker
+    assert checker.process.stdin
+    checker.process.stdin.close()
+    assert checker.process.wait(timeout=10) == 0  # also: the leak check
