@@ -1,0 +1,396 @@
+"""slurmckpt.toml: the site's settings, checked once and then fixed.
+
+Every key and its default is documented in etc/slurmckpt.toml; a test holds that file and this one together.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar, cast
+
+from slurmckpt.errors import ConfigError
+from slurmckpt.units import (
+    ACCEPTED_DURATIONS,
+    ACCEPTED_SIZES,
+    DAY,
+    OFF,
+    Interval,
+    parse_duration,
+    parse_interval,
+    parse_size,
+)
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DEFAULT_PATH = Path("/etc/slurmckpt/slurmckpt.toml")
+
+Rule = Literal["equal", "at-least", "informative"]
+Word = TypeVar("Word", bound=str)
+Parsed = TypeVar("Parsed")
+
+_GIB = 2**30
+_SITE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When checkpoints are taken. Times in seconds, fractions of 1."""
+
+    interval: Interval = OFF
+    min_interval: float = 1.0
+    mtbf: float = 7.0 * DAY
+    jitter: float = 0.05
+    max_overhead: float = 0.05
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where committed checkpoints live and how many are kept."""
+
+    path: Path = Path("/var/spool/slurmckpt")
+    keep: int = 2
+    compression: Literal["zstd", "none"] = "zstd"
+    level: int = 1
+    retries: int = 3
+    record_days: int = 30
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The node-local place where an image is written first. reserve: bytes that must stay free."""
+
+    path: Path = Path("/var/lib/slurmckpt")
+    reserve: int = _GIB
+
+
+@dataclass(frozen=True)
+class Capture:
+    """How a pod is captured. timeout in seconds, limits in bytes; criu is an absolute path or a name to look up."""
+
+    criu: str = "criu"
+    timeout: float = 600.0
+    ghost_limit: int = _GIB
+    max_output: int = _GIB
+    io_uring: Literal["deny", "allow"] = "deny"
+    real_id: Literal["auto", "never"] = "auto"
+
+
+@dataclass(frozen=True)
+class Restore:
+    """How often a restore is tried, and the way out of a restored pod's network (pasta; empty: none)."""
+
+    attempts: int = 3
+    pasta: str = "pasta"
+
+
+@dataclass(frozen=True)
+class Requeue:
+    """What the requeue hook does to a job."""
+
+    node_feature: bool = True
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """rules: key pattern (fnmatch) to rule, overriding the defaults. site: the site's own facts about this node."""
+
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    site: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Log:
+    """Where the coordinator, hooks and errors are logged."""
+
+    path: Path = Path("/var/log/slurmckpt.log")
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where the parts of the installation are found."""
+
+    libexec: Path = Path("/usr/libexec/slurmckpt")
+    run: Path = Path("/run/slurmckpt")
+    site_key: Path = Path("/etc/slurmckpt/site.key")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of one site."""
+
+    schedule: Schedule = Schedule()
+    store: Store = Store()
+    staging: Staging = Staging()
+    capture: Capture = Capture()
+    restore: Restore = Restore()
+    requeue: Requeue = Requeue()
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+    log: Log = Log()
+    paths: Paths = Paths()
+
+
+def load(path: Path = DEFAULT_PATH) -> Settings:
+    """The settings in the TOML file at `path`; all defaults when there is no such file.
+
+    Raises ConfigError with one line (file, key, value, what is accepted) on anything that is not understood.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return Settings()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: is not valid TOML: {error}") from error
+    return _settings(_Table(path, "", values))
+
+
+def _settings(top: _Table) -> Settings:
+    settings = Settings(
+        schedule=_schedule(top.section("schedule")),
+        store=_store(top.section("store")),
+        staging=_staging(top.section("staging")),
+        capture=_capture(top.section("capture")),
+        restore=_restore(top.section("restore")),
+        requeue=_requeue(top.section("requeue")),
+        fingerprint=_fingerprint(top.section("fingerprint")),
+        log=_log(top.section("log")),
+        paths=_paths(top.section("paths")),
+    )
+    top.done()
+    return settings
+
+
+def _schedule(table: _Table) -> Schedule:
+    default = Schedule()
+    section = Schedule(
+        interval=table.interval("interval", default.interval),
+        min_interval=table.seconds("min_interval", default.min_interval, 1, 365 * DAY),
+        mtbf=table.seconds("mtbf", default.mtbf, 60, 36500 * DAY),
+        jitter=table.number("jitter", default.jitter, 0, 0.5),
+        max_overhead=table.number("max_overhead", default.max_overhead, 0.0001, 1),
+    )
+    table.done()
+    return section
+
+
+def _store(table: _Table) -> Store:
+    default = Store()
+    section = Store(
+        path=table.path("path", default.path),
+        keep=table.whole("keep", default.keep, 1, 1000),
+        compression=table.word("compression", default.compression, ("zstd", "none")),
+        level=table.whole("level", default.level, 1, 19),
+        retries=table.whole("retries", default.retries, 0, 100),
+        record_days=table.whole("record_days", default.record_days, 0, 36500),
+    )
+    table.done()
+    return section
+
+
+def _staging(table: _Table) -> Staging:
+    default = Staging()
+    section = Staging(path=table.path("path", default.path), reserve=table.size("reserve", default.reserve))
+    table.done()
+    return section
+
+
+def _capture(table: _Table) -> Capture:
+    default = Capture()
+    section = Capture(
+        criu=table.program("criu", default.criu),
+        timeout=table.seconds("timeout", default.timeout, 1, 7 * DAY),
+        ghost_limit=table.size("ghost_limit", default.ghost_limit),
+        max_output=table.size("max_output", default.max_output),
+        io_uring=table.word("io_uring", default.io_uring, ("deny", "allow")),
+        real_id=table.word("real_id", default.real_id, ("auto", "never")),
+    )
+    table.done()
+    return section
+
+
+def _restore(table: _Table) -> Restore:
+    default = Restore()
+    section = Restore(
+        attempts=table.whole("attempts", default.attempts, 0, 100),
+        pasta=table.program("pasta", default.pasta, empty_is="no way out"),
+    )
+    table.done()
+    return section
+
+
+def _requeue(table: _Table) -> Requeue:
+    section = Requeue(node_feature=table.flag("node_feature", Requeue().node_feature))
+    table.done()
+    return section
+
+
+def _fingerprint(table: _Table) -> Fingerprint:
+    rules = table.section("rules")
+    site = table.section("site")
+    section = Fingerprint(
+        rules={key: rules.word(key, "equal", ("equal", "at-least", "informative")) for key in rules.names()},
+        site={key: site.fact(key) for key in site.names()},
+    )
+    table.done()
+    return section
+
+
+def _log(table: _Table) -> Log:
+    default = Log()
+    section = Log(
+        path=table.path("path", default.path),
+        level=table.word("level", default.level, ("debug", "info", "warning", "error")),
+    )
+    table.done()
+    return section
+
+
+def _paths(table: _Table) -> Paths:
+    default = Paths()
+    section = Paths(
+        libexec=table.path("libexec", default.libexec),
+        run=table.path("run", default.run),
+        site_key=table.path("site_key", default.site_key),
+    )
+    table.done()
+    return section
+
+
+class _Table:
+    """One TOML table being read: typed access to its keys, and done() to refuse the keys that nobody asked for."""
+
+    def __init__(self, file: Path, name: str, values: Mapping[str, object]) -> None:
+        self._file = file
+        self._name = name
+        self._values = values
+        self._known: list[str] = []
+
+    def names(self) -> list[str]:
+        return list(self._values)
+
+    def section(self, key: str) -> _Table:
+        value = self._get(key, {})
+        if not isinstance(value, dict):
+            raise self._error(key, f"a section, written [{self._full(key)}]")
+        return _Table(self._file, self._full(key), cast("dict[str, object]", value))
+
+    def interval(self, key: str, default: Interval) -> Interval:
+        value = self._get(key, str(default))
+        if not isinstance(value, str):
+            raise self._error(key, 'text such as "10m", "auto" or "off"')
+        return self._parsed(key, parse_interval, value)
+
+    def size(self, key: str, default: int) -> int:
+        value = self._get(key, default)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        if not isinstance(value, str):
+            raise self._error(key, ACCEPTED_SIZES)
+        return self._parsed(key, parse_size, value)
+
+    def seconds(self, key: str, default: float, lowest: float, highest: float) -> float:
+        """A duration: text with units, or a number of seconds."""
+        value = self._get(key, default)
+        if isinstance(value, str):
+            value = self._parsed(key, parse_duration, value)
+        accepted = f"{ACCEPTED_DURATIONS}, or seconds, from {lowest:g} to {highest:g} s"
+        return self._in_range(key, value, lowest, highest, accepted)
+
+    def number(self, key: str, default: float, lowest: float, highest: float) -> float:
+        return self._in_range(key, self._get(key, default), lowest, highest, f"a number from {lowest:g} to {highest:g}")
+
+    def whole(self, key: str, default: int, lowest: int, highest: int) -> int:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+            raise self._error(key, f"a whole number from {lowest} to {highest}")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise self._error(key, "true or false")
+        return value
+
+    def word(self, key: str, default: Word, accepted: tuple[Word, ...]) -> Word:
+        value = self._get(key, default)
+        for word in accepted:
+            if value == word:
+                return word
+        raise self._error(key, " or ".join(f'"{word}"' for word in accepted))
+
+    def path(self, key: str, default: Path) -> Path:
+        value = self._get(key, str(default))
+        if not isinstance(value, str) or not _is_absolute(value):
+            raise self._error(key, 'an absolute path without "..", as text')
+        return Path(value)
+
+    def program(self, key: str, default: str, empty_is: str = "") -> str:
+        """An absolute path, or a bare name that is looked up later; empty only where that has a meaning."""
+        value = self._get(key, default)
+        if isinstance(value, str):
+            bare = "/" not in value and value.isprintable() and value not in ("", ".", "..")
+            if bare or _is_absolute(value) or (not value and empty_is):
+                return value
+        empty = f', or "" ({empty_is})' if empty_is else ""
+        raise self._error(key, f'an absolute path without "..", or the name of a program{empty}')
+
+    def fact(self, key: str) -> str:
+        """A fact of the site about its node: name and value become one key of the fingerprint."""
+        value = self._get(key, "")
+        if not _SITE_NAME.fullmatch(key):
+            raise self._error(key, "a name of at most 64 letters, digits, '_', '-' and '.'")
+        if not isinstance(value, str) or not 0 < len(value) <= 255 or not value.isprintable():
+            raise self._error(key, "printable text of 1 to 255 characters")
+        return value
+
+    def done(self) -> None:
+        """Refuse keys that are not settings: a misspelt key would otherwise be silently without effect."""
+        for key in self._values:
+            if key not in self._known:
+                close = difflib.get_close_matches(key, self._known, n=1)
+                hint = f" (did you mean {close[0]}?)" if close else ""
+                raise ConfigError(
+                    f"{self._file}: unknown key {self._full(key)}{hint}; accepted: {', '.join(sorted(self._known))}"
+                )
+
+    def _get(self, key: str, default: object) -> object:
+        self._known.append(key)
+        return self._values.get(key, default)
+
+    def _full(self, key: str) -> str:
+        return f"{self._name}.{key}" if self._name else key
+
+    def _in_range(self, key: str, value: object, lowest: float, highest: float, accepted: str) -> float:
+        # nan fails the comparison, so it is refused too.
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not lowest <= value <= highest:
+            raise self._error(key, accepted)
+        return float(value)
+
+    def _parsed(self, key: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise ConfigError(f"{self._file}: {self._full(key)}: {error}") from error
+
+    def _error(self, key: str, accepted: str) -> ConfigError:
+        value = self._values.get(key)
+        shown = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
+        return ConfigError(f"{self._file}: {self._full(key)} = {shown[:120]} is not accepted: {accepted}")
+
+
+def _is_absolute(text: str) -> bool:
+    return text.startswith("/") and text.isprintable() and ".." not in text.split("/")

@@ -1,0 +1,367 @@
+"""The manifest of a group checkpoint: what it holds, of which job, and the signature that makes it ours.
+
+The store is not trusted, so a manifest counts only after its signature under the site key has been verified. Reading is
+strict all the same: a manifest that this version does not understand completely is refused with one line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from slurmckpt.errors import Refused, StoreError
+from slurmckpt.identity import check_name
+from slurmckpt.store.fields import Fields, parse_object
+
+MANIFEST_FORMAT = 1
+MANIFEST_NAME = "manifest.json"
+SIGNATURE_NAME = "manifest.sig"
+MAX_MANIFEST_BYTES = 64 * 2**20
+MAX_KEY_BYTES = 64 * 2**10
+MIN_KEY_BYTES = 16
+
+Stored = Literal["plain", "zstd"]
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """One file of the checkpoint. path: relative to the checkpoint; size in bytes and blake3 (hex) of the content
+    itself; stored: how it lies in the store, in stored_size bytes. mode: permission bits.
+    """
+
+    path: str
+    size: int
+    mode: int
+    blake3: str
+    stored: Stored
+    stored_size: int
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """A regular file that a pod had open for writing. size (bytes) and mode at the boundary; dev_ino is informative."""
+
+    path: str
+    size: int
+    mode: int
+    dev_ino: str = ""
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """An output file of the job. size: bytes at the boundary.
+
+    content: name under `output/` of the content up to the boundary; None when it was not saved. holders: its writers,
+    each with the offset of its descriptor at the boundary.
+    """
+
+    path: str
+    size: int
+    content: str | None
+    holders: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskImage:
+    """One task of a step. index: local task id; gtask: global task id; pid: inside the pod.
+
+    exited, status: the task had ended with this wait status. descriptors: descriptor number to CRIU's external key.
+    """
+
+    index: int
+    gtask: int
+    pid: int
+    exited: bool
+    status: int
+    descriptors: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StepImage:
+    """One captured pod. step: `batch` or Slurm's step number. directory: relative to the checkpoint.
+
+    leader_pid: inside the pod. status_pipe: CRIU's external key of the leader's status pipe. shm: /dev/shm was saved.
+    """
+
+    step: str
+    directory: str
+    leader_pid: int
+    status_pipe: str
+    ntasks: int
+    argv_digest: str
+    uid: int
+    gid: int
+    tasks: list[TaskImage]
+    addresses: list[str]
+    open_files: list[OpenFile]
+    criu_version: str
+    shm: bool
+    hostname: str
+
+
+@dataclass(frozen=True)
+class FinishedStep:
+    """A step that had ended before the boundary. status: wait status. replayable: nothing captured its output."""
+
+    step: str
+    argv_digest: str
+    status: int
+    replayable: bool
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A group checkpoint. created: seconds since 1970. freeze_seconds: how long the ranks stood still."""
+
+    product_version: str
+    cluster: str
+    user: str
+    uid: int
+    job_id: int
+    seq: int
+    epoch: int
+    node: str
+    created: float
+    interval: str
+    freeze_seconds: float
+    steps: list[StepImage]
+    finished_steps: list[FinishedStep]
+    outputs: list[OutputFile]
+    fingerprint: dict[str, str]
+    node_feature: str
+    attempt: int
+    files: list[StoredFile] = field(default_factory=list)
+    format: int = MANIFEST_FORMAT
+
+    def to_json(self) -> bytes:
+        """The exact bytes that are signed and stored. ASCII: names that are not UTF-8 survive as escapes."""
+        return (json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Manifest:
+        """The manifest in `data`, whose signature the caller has verified. Raises Refused with one line."""
+        fields = Fields("manifest", parse_object("manifest", data), _refuse)
+        version = fields.whole("format", lowest=0)
+        if version != MANIFEST_FORMAT:
+            raise Refused(f"manifest has format {version}; this version of slurmckpt reads format {MANIFEST_FORMAT}")
+        manifest = cls(
+            format=version,
+            product_version=fields.text("product_version"),
+            cluster=_name(fields, "cluster"),
+            user=_name(fields, "user"),
+            uid=fields.whole("uid", lowest=0),
+            job_id=fields.whole("job_id", lowest=1),
+            seq=fields.whole("seq", lowest=1),
+            epoch=fields.whole("epoch", lowest=0),
+            node=fields.text("node"),
+            created=fields.number("created"),
+            interval=fields.text("interval"),
+            freeze_seconds=fields.number("freeze_seconds"),
+            steps=[_step(item) for item in fields.objects("steps")],
+            finished_steps=[_finished_step(item) for item in fields.objects("finished_steps")],
+            outputs=[_output(item) for item in fields.objects("outputs")],
+            fingerprint=fields.text_map("fingerprint"),
+            node_feature=fields.text("node_feature"),
+            attempt=fields.whole("attempt", lowest=0),
+            files=[_file(item) for item in fields.objects("files")],
+        )
+        fields.done()
+        _check_tree(file.path for file in manifest.files)
+        return manifest
+
+
+def sign(data: bytes, key: bytes) -> str:
+    """Hex HMAC-SHA256 (RFC 2104) of `data` under the site key."""
+    return hmac.new(key, data, hashlib.sha256).hexdigest()
+
+
+def verify(data: bytes, signature: str, key: bytes) -> bool:
+    """Whether `signature` is that of `data` under `key`. The comparison takes the same time wherever they differ."""
+    return hmac.compare_digest(sign(data, key).encode(), signature.encode("utf-8", "surrogateescape"))
+
+
+def load_site_key(path: Path) -> bytes:
+    """The site key: the content of `path` without white space around.
+
+    Raises StoreError with one line unless it is a regular file of root, closed to all others, with 16 bytes or more.
+    """
+    try:
+        # O_NONBLOCK: a FIFO in its place must not hold us up. O_NOFOLLOW: the checks below are about this very file.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            _check_key_file(path, os.fstat(descriptor))
+            key = os.read(descriptor, MAX_KEY_BYTES + 1).strip()
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StoreError(f"site key {path} cannot be read: {error.strerror}") from error
+    if not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
+        raise StoreError(f"site key {path} holds {len(key)} bytes; accepted: {MIN_KEY_BYTES} to {MAX_KEY_BYTES}")
+    return key
+
+
+def _check_key_file(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError(f"site key {path} is not a regular file")
+    if status.st_uid != 0:
+        raise StoreError(f"site key {path} is owned by uid {status.st_uid}; it must be owned by root")
+    if status.st_mode & 0o077:
+        mode = stat.S_IMODE(status.st_mode)
+        raise StoreError(f"site key {path} has mode {mode:04o}; group and others must have no access (0400 or 0600)")
+
+
+def is_plain_path(text: str) -> bool:
+    """Whether `text` is a relative, normalised path that stays below the directory it is joined to."""
+    return bool(text) and "\0" not in text and all(part not in ("", ".", "..") for part in text.split("/"))
+
+
+def _refuse(message: str) -> NoReturn:
+    raise Refused(message)
+
+
+def _name(fields: Fields, key: str) -> str:
+    try:
+        return check_name(key, fields.text(key))
+    except ValueError as error:
+        raise Refused(f"{fields.where}: {error}") from error
+
+
+def _relative(fields: Fields, key: str) -> str:
+    text = fields.text(key)
+    if not is_plain_path(text):
+        fields.fail(key, "a relative path without '.', '..' and empty parts")
+    return text
+
+
+def _absolute(fields: Fields, key: str) -> str:
+    text = fields.text(key)
+    if not text.startswith("/") or "\0" in text or ".." in text.split("/"):
+        fields.fail(key, "an absolute path without '..'")
+    return text
+
+
+def _mode(fields: Fields) -> int:
+    return fields.whole("mode", lowest=0, highest=0o7777)
+
+
+def _step(fields: Fields) -> StepImage:
+    step = StepImage(
+        step=_name(fields, "step"),
+        directory=_relative(fields, "directory"),
+        leader_pid=fields.whole("leader_pid", lowest=1),
+        status_pipe=fields.text("status_pipe"),
+        ntasks=fields.whole("ntasks", lowest=0),
+        argv_digest=fields.text("argv_digest"),
+        uid=fields.whole("uid", lowest=0),
+        gid=fields.whole("gid", lowest=0),
+        tasks=[_task(item) for item in fields.objects("tasks")],
+        addresses=fields.texts("addresses"),
+        open_files=[_open_file(item) for item in fields.objects("open_files")],
+        criu_version=fields.text("criu_version"),
+        shm=fields.flag("shm"),
+        hostname=fields.text("hostname"),
+    )
+    fields.done()
+    return step
+
+
+def _task(fields: Fields) -> TaskImage:
+    descriptors = fields.text_map("descriptors")
+    if not all(number.isascii() and number.isdigit() for number in descriptors):
+        fields.fail("descriptors", "descriptor numbers as keys")
+    task = TaskImage(
+        index=fields.whole("index", lowest=0),
+        gtask=fields.whole("gtask", lowest=0),
+        pid=fields.whole("pid", lowest=0),
+        exited=fields.flag("exited"),
+        status=fields.whole("status"),
+        descriptors=descriptors,
+    )
+    fields.done()
+    return task
+
+
+def _open_file(fields: Fields) -> OpenFile:
+    file = OpenFile(
+        path=_absolute(fields, "path"),
+        size=fields.whole("size", lowest=0),
+        mode=_mode(fields),
+        dev_ino=fields.text("dev_ino"),
+    )
+    fields.done()
+    return file
+
+
+def _output(fields: Fields) -> OutputFile:
+    content = fields.optional_text("content")
+    if content is not None and (not is_plain_path(content) or "/" in content):
+        fields.fail("content", "one file name, or null")
+    output = OutputFile(
+        path=_absolute(fields, "path"),
+        size=fields.whole("size", lowest=0),
+        content=content,
+        holders=fields.whole_map("holders", lowest=0),
+    )
+    fields.done()
+    return output
+
+
+def _finished_step(fields: Fields) -> FinishedStep:
+    step = FinishedStep(
+        step=_name(fields, "step"),
+        argv_digest=fields.text("argv_digest"),
+        status=fields.whole("status"),
+        replayable=fields.flag("replayable"),
+    )
+    fields.done()
+    return step
+
+
+def _file(fields: Fields) -> StoredFile:
+    digest = fields.text("blake3")
+    if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+        fields.fail("blake3", "64 hex digits")
+    file = StoredFile(
+        path=_relative(fields, "path"),
+        size=fields.whole("size", lowest=0),
+        # No set-user-id: a restore gives this mode to a file of root.
+        mode=fields.whole("mode", lowest=0, highest=0o777),
+        blake3=digest,
+        stored=_stored(fields),
+        stored_size=fields.whole("stored_size", lowest=0),
+    )
+    if file.stored == "plain" and file.stored_size != file.size:
+        fields.fail("stored_size", "the same as size for a plain file")
+    fields.done()
+    return file
+
+
+def _stored(fields: Fields) -> Stored:
+    text = fields.text("stored")
+    if text == "plain":
+        return "plain"
+    if text == "zstd":
+        return "zstd"
+    fields.fail("stored", '"plain" or "zstd"')
+
+
+def _check_tree(paths: Iterable[str]) -> None:
+    """Refuse a path that comes twice, one that is a directory of another, and the manifest's own names."""
+    files: set[str] = set()
+    directories: set[str] = set()
+    for path in paths:
+        if path in files or path in (MANIFEST_NAME, SIGNATURE_NAME):
+            raise Refused(f"manifest: file {path!r} is listed twice or has a reserved name")
+        files.add(path)
+        parts = path.split("/")
+        directories.update("/".join(parts[:count]) for count in range(1, len(parts)))
+    both = files & directories
+    if both:
+        raise Refused(f"manifest: {min(both)!r} is listed as a file and as a directory")
