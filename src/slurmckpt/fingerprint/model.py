@@ -1,0 +1,52 @@
+"""Which model the ranks work with: the weight files that they hold, or the name that the user gave."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from slurmckpt.fingerprint.compare import Fingerprint
+from slurmckpt.fingerprint.procfiles import files_open_for_reading, mapped_files, on_fuse, open_regular, unique
+from slurmckpt.fingerprint.sample import sampled_hash
+
+_FILE = "model.file:"
+_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
+_SMALLEST = 1 << 20  # a .bin or .pt below 1 MiB holds no weights worth a refusal
+
+
+def model(pids: Iterable[int], name: str | None = None, proc: Path = Path("/proc")) -> Fingerprint:
+    """The keys `model.*`: the name given with --checkpoint-model, otherwise the weight files mapped or open.
+
+    A file open for writing is no model but what the job produces. Weights that were read and closed are in the
+    processes' memory and not seen here. Blocks on the processes' storage: call it in the user's thread.
+    """
+    if name:
+        return {"model.id": name}
+    facts: Fingerprint = {}
+    for pid in pids:
+        for file in unique([*mapped_files(pid, proc), *files_open_for_reading(pid, proc)]):
+            if file.path.endswith(_SUFFIXES) and _FILE + file.path not in facts:
+                with contextlib.suppress(OSError), open_regular(file.places, file.inode) as descriptor:
+                    if os.fstat(descriptor).st_size >= _SMALLEST:
+                        facts[_FILE + file.path] = _identity(descriptor)
+    return facts
+
+
+def check_model(recorded: Mapping[str, str], name: str | None = None, root: Path = Path("/")) -> Fingerprint:
+    """The recorded keys `model.*` as they are on this node now, for compare(); what is missing here is left out.
+
+    name: the job's --checkpoint-model now. root: where the job's root directory is seen from here.
+    """
+    facts: Fingerprint = {"model.id": name} if name else {}
+    for key in recorded:
+        if key.startswith(_FILE) and not on_fuse(key[len(_FILE) :]):
+            place = root / key[len(_FILE) :].lstrip("/")
+            with contextlib.suppress(OSError, ValueError), open_regular([place]) as descriptor:
+                facts[key] = _identity(descriptor)
+    return facts
+
+
+def _identity(descriptor: int) -> str:
+    return f"{os.fstat(descriptor).st_size} bytes, blake3 {sampled_hash(descriptor)}"

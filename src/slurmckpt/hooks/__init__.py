@@ -1,0 +1,1 @@
+"""What slurmd and slurmctld run through the scripts in prolog/ and epilog/."""

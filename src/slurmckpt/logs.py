@@ -1,0 +1,37 @@
+"""Logging of the daemons and hooks: one file for each node, one line for each event."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+from slurmckpt.errors import one_line
+
+
+class OneLine(logging.Formatter):
+    """Users choose names that we quote: what they contain must not forge lines. Tracebacks are ours and keep theirs."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's own name)
+        """One record as one line."""
+        record.message = one_line(record.message, 4000)
+        return super().formatMessage(record)
+
+
+def start(path: Path, level: str, who: str) -> None:
+    """Log to `path` from now on, as `who`; to stderr when it cannot be written."""
+    handler: logging.Handler
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
+        handler = logging.StreamHandler(open(descriptor, "a", encoding="utf-8", errors="backslashreplace"))  # noqa: SIM115
+    except OSError:
+        handler = logging.StreamHandler()
+    handler.setFormatter(OneLine(f"%(asctime)s {who}[{os.getpid()}] %(levelname)s: %(message)s"))
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+        with contextlib.suppress(OSError):
+            old.close()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
