@@ -1,0 +1,172 @@
+/*
+ * enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] -- PROGRAM ARG...: runs a program inside a pod (CRIU, for one) and ends as
+ * the program ends. All inherited descriptors are passed on.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cgroup.h"
+#include "end.h"
+#include "line.h"
+#include "namespaces.h"
+#include "number.h"
+#include "reason.h"
+#include "signals.h"
+
+#define USAGE "enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] -- PROGRAM ARG..."
+
+struct options {
+	pid_t pid;
+	char **cgroups;		/* as many as argv has at most */
+	size_t cgroup_count;
+	bool has_real_id;
+	uint64_t uid, gid;
+	char **program;
+};
+
+static bool parse_real_id(const char *text, struct options *options)
+{
+	options->has_real_id = parse_list_item(&text, ':', UINT32_MAX - 1, &options->uid) &&
+			       parse_number(text, 10, UINT32_MAX - 1, &options->gid);
+	return options->has_real_id;
+}
+
+static int parse_options(int argc, char **argv, struct options *options, struct reason *reason)
+{
+	static const struct option known[] = {
+		{"pid", required_argument, NULL, 'p'},
+		{"cgroup", required_argument, NULL, 'c'},
+		{"real-id", required_argument, NULL, 'r'},
+		{0},
+	};
+	uint64_t pid = 0;
+	int option;
+
+	opterr = 0;
+	options->cgroups = calloc((size_t)argc, sizeof(*options->cgroups));
+	if (!options->cgroups)
+		return refuse(reason, "out of memory");
+	while ((option = getopt_long(argc, argv, "+", known, NULL)) != -1) {
+		if (option == 'p' && (!parse_number(optarg, 10, INT_MAX, &pid) || pid < 2))
+			return refuse(reason, "--pid %s is not the pid of a pod init", optarg);
+		if (option == 'c')
+			options->cgroups[options->cgroup_count++] = optarg;
+		if (option == 'r' && !parse_real_id(optarg, options))
+			return refuse(reason, "--real-id %s is not UID:GID", optarg);
+		if (option == '?')
+			return refuse(reason, "usage: " USAGE);
+	}
+	if (pid == 0 || optind == argc)
+		return refuse(reason, "usage: " USAGE);
+	options->pid = (pid_t)pid;
+	options->program = argv + optind;
+	return 0;
+}
+
+/* Opened before any is joined: the mount namespace decides what /proc shows. Joined last for the same reason. */
+static int join_namespaces(pid_t pid, struct reason *reason)
+{
+	static const char *const names[] = {"ipc", "net", "pid", "mnt"};
+	int fds[] = {-1, -1, -1, -1};
+	int result = 0;
+
+	for (size_t i = 0; i < 4 && !result; i++) {
+		fds[i] = namespace_open(pid, names[i], reason);
+		result = fds[i] < 0 ? -1 : 0;
+	}
+	for (size_t i = 0; i < 4 && !result; i++)
+		result = namespace_join(fds[i], names[i], reason);
+	for (size_t i = 0; i < 4; i++) {
+		if (fds[i] >= 0)
+			close(fds[i]);
+	}
+	return result;
+}
+
+/*
+ * A process may read another's limits (prlimit) without CAP_SYS_RESOURCE only when its real ids are the other's; the effective ids stay
+ * root's. Never through a shell: it would drop the effective ones.
+ */
+static int set_real_id(const struct options *options, struct reason *reason)
+{
+	if (setresgid((gid_t)options->gid, 0, 0) || setresuid((uid_t)options->uid, 0, 0))
+		return refuse(reason, "cannot set the real ids: %s", strerror(errno));
+	return 0;
+}
+
+_Noreturn static void become_program(const struct options *options, signal_mask mask)
+{
+	struct reason reason;
+	int code = 126;
+
+	if (options->has_real_id && set_real_id(options, &reason))
+		goto out;
+	signals_set_mask(mask);
+	execvp(options->program[0], options->program);
+	code = errno == ENOENT ? 127 : 126;
+	refuse(&reason, "cannot execute %s: %s", options->program[0], strerror(errno));
+	signals_set_mask(SIGNALS_ALL);
+out:
+	print_format(STDERR_FILENO, "slurmckpt: enter: %s", reason.text);
+	_exit(code);
+}
+
+/* Passes SIGTERM on: the program decides how to end, and its default is to die. */
+static int wait_for(pid_t child)
+{
+	sigset_t awaited;
+	int wait_status = 0;
+
+	sigemptyset(&awaited);
+	sigaddset(&awaited, SIGTERM);
+	sigaddset(&awaited, SIGCHLD);
+	while (waitpid(child, &wait_status, WNOHANG) == 0) {
+		if (sigwaitinfo(&awaited, NULL) == SIGTERM)
+			kill(child, SIGTERM);
+	}
+	return wait_status;
+}
+
+int main(int argc, char **argv)
+{
+	signal_mask mask = signals_set_mask(SIGNALS_ALL);
+	struct options options = {0};
+	struct reason reason;
+	int wait_status = 0;
+	bool ran = false;
+	pid_t child;
+
+	if (parse_options(argc, argv, &options, &reason))
+		goto out;
+	for (size_t i = 0; i < options.cgroup_count; i++) {
+		if (cgroup_join(options.cgroups[i], &reason))
+			goto out;
+	}
+	if (join_namespaces(options.pid, &reason))
+		goto out;
+	/* an ignored SIGCHLD would take the child's status away */
+	signals_set_ignored(signals_ignored() & ~signal_bit(SIGCHLD));
+	child = fork();
+	if (child < 0) {
+		refuse(&reason, "cannot fork: %s", strerror(errno));
+		goto out;
+	}
+	if (child == 0)
+		become_program(&options, mask);
+	wait_status = wait_for(child);
+	ran = true;
+out:
+	free(options.cgroups);
+	if (ran)
+		end_like(wait_status);
+	print_format(STDERR_FILENO, "slurmckpt: enter: %s", reason.text);
+	return 125;
+}

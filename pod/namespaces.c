@@ -1,0 +1,61 @@
+#include "namespaces.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int namespace_open(pid_t pid, const char *name, struct reason *reason)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/ns/%s", pid, name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	return fd >= 0 ? fd : refuse(reason, "cannot open %s: %s", path, strerror(errno));
+}
+
+bool namespace_is_own(int fd, const char *name)
+{
+	struct stat theirs, own;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/ns/%s", name);
+	return !fstat(fd, &theirs) && !stat(path, &own) && theirs.st_dev == own.st_dev && theirs.st_ino == own.st_ino;
+}
+
+int namespace_join(int fd, const char *name, struct reason *reason)
+{
+	return setns(fd, 0) ? refuse(reason, "cannot join the %s namespace: %s", name, strerror(errno)) : 0;
+}
+
+static int mount_shm(const char *directory, struct reason *reason)
+{
+	if (mount(directory, "/dev/shm", NULL, MS_BIND, NULL))
+		return refuse(reason, "cannot bind %s over /dev/shm: %s", directory, strerror(errno));
+	/* the flags that /dev/shm has everywhere, and not those of the directory's file system (/run is often noexec) */
+	if (mount(NULL, "/dev/shm", NULL, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV, NULL))
+		return refuse(reason, "cannot set the mount flags of /dev/shm: %s", strerror(errno));
+	return 0;
+}
+
+int namespace_mounts(const char *shm_dir, struct reason *reason)
+{
+	const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+
+	/* slave: what the node mounts later still arrives, what the pod mounts stays here */
+	if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL))
+		return refuse(reason, "cannot make mounts slaves: %s", strerror(errno));
+	if (mount("proc", "/proc", "proc", flags, NULL))
+		return refuse(reason, "cannot mount /proc: %s", strerror(errno));
+	if (shm_dir && mount_shm(shm_dir, reason))
+		return -1;
+	/* of the new IPC namespace; not every node has the directory, nor every kernel the file system */
+	if (mount("mqueue", "/dev/mqueue", "mqueue", flags, NULL) && errno != ENOENT && errno != ENODEV)
+		return refuse(reason, "cannot mount /dev/mqueue: %s", strerror(errno));
+	return 0;
+}

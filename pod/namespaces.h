@@ -1,0 +1,21 @@
+/* Linux namespaces: looking, joining, and the mounts of a new pod. */
+#ifndef SLURMCKPT_NAMESPACES_H
+#define SLURMCKPT_NAMESPACES_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "reason.h"
+
+/* name as in /proc/PID/ns. Close-on-exec descriptor, or -1 with the reason. */
+int namespace_open(pid_t pid, const char *name, struct reason *reason);
+
+/* Whether this process is already in it. */
+bool namespace_is_own(int fd, const char *name);
+
+int namespace_join(int fd, const char *name, struct reason *reason);
+
+/* In pid 1 of new PID, mount and IPC namespaces: private mounts, /proc, /dev/mqueue, and shm_dir (may be NULL) as /dev/shm. */
+int namespace_mounts(const char *shm_dir, struct reason *reason);
+
+#endif

@@ -1,0 +1,188 @@
+/*
+ * pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--net new|keep]: builds a pod around the context of a task shim and
+ * stays in it as pid 1. Run by the coordinator, as root.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "cgroup.h"
+#include "context.h"
+#include "descriptors.h"
+#include "line.h"
+#include "message.h"
+#include "namespaces.h"
+#include "number.h"
+#include "pod.h"
+#include "reason.h"
+#include "signals.h"
+
+#define USAGE "pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--net new|keep]"
+
+struct options {
+	int control;
+	pid_t shim;
+	char **cgroups;		/* as many as argv has at most */
+	size_t cgroup_count;
+	const char *shm;
+	bool new_network;
+};
+
+static int parse_options(int argc, char **argv, struct options *options, struct reason *reason)
+{
+	static const struct option known[] = {
+		{"control", required_argument, NULL, 'f'},
+		{"shim-pid", required_argument, NULL, 'p'},
+		{"cgroup", required_argument, NULL, 'c'},
+		{"shm", required_argument, NULL, 's'},
+		{"net", required_argument, NULL, 'n'},
+		{0},
+	};
+	uint64_t control = 0, shim = 0;
+	int option;
+
+	opterr = 0;
+	options->cgroups = calloc((size_t)argc, sizeof(*options->cgroups));
+	if (!options->cgroups)
+		return refuse(reason, "out of memory");
+	while ((option = getopt_long(argc, argv, "", known, NULL)) != -1) {
+		if (option == 'f' && (!parse_number(optarg, 10, INT_MAX, &control) || control < 3))
+			return refuse(reason, "--control %s is not a descriptor above 2", optarg);
+		if (option == 'p' && (!parse_number(optarg, 10, INT_MAX, &shim) || shim < 2))
+			return refuse(reason, "--shim-pid %s is not the pid of a task shim", optarg);
+		if (option == 'c')
+			options->cgroups[options->cgroup_count++] = optarg;
+		if (option == 's')
+			options->shm = optarg;
+		if (option == 'n' && strcmp(optarg, "new") && strcmp(optarg, "keep"))
+			return refuse(reason, "--net %s is not known, accepted are new and keep", optarg);
+		if (option == 'n')
+			options->new_network = !strcmp(optarg, "new");
+		if (option == '?')
+			return refuse(reason, "usage: " USAGE);
+	}
+	if (control == 0 || shim == 0 || optind != argc)
+		return refuse(reason, "usage: " USAGE);
+	options->control = (int)control;
+	options->shim = (pid_t)shim;
+	return 0;
+}
+
+static int check_control(int control, struct reason *reason)
+{
+	int type = 0;
+	socklen_t size = sizeof(type);
+
+	if (getsockopt(control, SOL_SOCKET, SO_TYPE, &type, &size) || type != SOCK_SEQPACKET)
+		return refuse(reason, "--control %d is not a SOCK_SEQPACKET socket", control);
+	return 0;
+}
+
+/* ---- first stage: still outside ---- */
+
+static int leave(const struct options *options, struct reason *reason)
+{
+	int flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | (options->new_network ? CLONE_NEWNET : 0);
+
+	/* groups first: their paths belong to the mount namespace of the coordinator */
+	for (size_t i = 0; i < options->cgroup_count; i++) {
+		if (cgroup_join(options->cgroups[i], reason))
+			return -1;
+	}
+	if (context_adopt(options->shim, reason))
+		return -1;
+	return unshare(flags) ? refuse(reason, "cannot create the namespaces: %s", strerror(errno)) : 0;
+}
+
+/* ---- second stage: pid 1 ---- */
+
+static int settle(const struct options *options, int *signals, struct reason *reason)
+{
+	const int keep[] = {0, 1, 2, options->control};
+
+	setsid();
+	if (namespace_mounts(options->shm, reason))
+		return -1;
+	/* a descriptor from the old mount namespace must not reach the leader: CRIU could not find its mount */
+	if (descriptors_silence(true, reason))
+		return -1;
+	if (descriptors_close_others(keep, sizeof(keep) / sizeof(*keep)))
+		return refuse(reason, "cannot close descriptors: %s", strerror(errno));
+	if (chdir("/"))
+		return refuse(reason, "cannot enter /: %s", strerror(errno));
+	*signals = signals_open(SIGNALS_ALL);
+	return *signals < 0 ? refuse(reason, "cannot watch signals: %s", strerror(errno)) : 0;
+}
+
+/* own_pid: in this namespace a process cannot see which pid it has outside, so its parent tells it. */
+static int be_pid_1(const struct options *options, int own_pid, struct reason *reason)
+{
+	int signals = -1;
+	pid_t pid = 0;
+
+	if (read(own_pid, &pid, sizeof(pid)) != sizeof(pid))
+		return refuse(reason, "the first stage of pod-init is gone");
+	if (settle(options, &signals, reason))
+		return -1;
+	return pod_serve(options->control, signals, pid, reason);
+}
+
+static void report_failure(int control, const struct reason *reason)
+{
+	struct message failed;
+
+	message_start(&failed, "FAILED");
+	message_add(&failed, "reason", "%s", reason->text);
+	message_send(control, &failed, MSG_DONTWAIT);
+	message_free(&failed);
+}
+
+int main(int argc, char **argv)
+{
+	struct options options = {0};
+	struct reason reason;
+	int own_pid[2], result = 1;
+	pid_t child;
+
+	/* pid 1 gets only signals that it handles, and those that its namespace's parent forces on it: with all blocked, SIGKILL and SIGSTOP */
+	signals_set_mask(SIGNALS_ALL);
+	signals_set_ignored(0);
+	if (parse_options(argc, argv, &options, &reason) || check_control(options.control, &reason)) {
+		print_format(STDERR_FILENO, "slurmckpt: pod-init: %s", reason.text);
+		result = 2;
+		goto out;
+	}
+	if (leave(&options, &reason))
+		goto failed;
+	if (pipe2(own_pid, 0)) {
+		refuse(&reason, "cannot create a pipe: %s", strerror(errno));
+		goto failed;
+	}
+	child = fork();
+	if (child < 0) {
+		refuse(&reason, "cannot fork: %s", strerror(errno));
+		goto failed;
+	}
+	if (child == 0) {
+		close(own_pid[1]);
+		if (be_pid_1(&options, own_pid[0], &reason))
+			goto failed;
+	} else if (write(own_pid[1], &child, sizeof(child)) != sizeof(child)) {
+		refuse(&reason, "cannot tell pid 1 its pid: %s", strerror(errno));
+		goto failed;
+	}
+	result = 0;
+	goto out;
+failed:
+	report_failure(options.control, &reason);
+out:
+	free(options.cgroups);
+	return result;
+}

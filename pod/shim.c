@@ -1,0 +1,258 @@
+/*
+ * /proc/self/fd/N slurmckpt-shim S ARGV...: what slurmstepd executes instead of a task, as the user. Hands the task over through the socket
+ * S and then stands in for it: signals in, status out. Whenever it cannot, it executes the task itself.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "descriptors.h"
+#include "end.h"
+#include "exec_program.h"
+#include "line.h"
+#include "message.h"
+#include "number.h"
+#include "payload.h"
+#include "reason.h"
+#include "signals.h"
+
+extern char **environ;
+
+#define SELF_PREFIX "/proc/self/fd/"
+
+enum verdict {
+	VERDICT_DIRECT,
+	VERDICT_RUN,
+	VERDICT_EXIT,
+	VERDICT_KILLED,
+};
+
+/* The plugin opened this program for exec; if that descriptor came along, it is not the task's. */
+static void close_own_executable(const char *argv0)
+{
+	struct stat opened, running;
+	uint64_t number;
+
+	if (!strncmp(argv0, SELF_PREFIX, strlen(SELF_PREFIX)) && parse_number(argv0 + strlen(SELF_PREFIX), 10, INT_MAX, &number) &&
+	    !fstat((int)number, &opened) && !stat("/proc/self/exe", &running) && opened.st_dev == running.st_dev &&
+	    opened.st_ino == running.st_ino)
+		close((int)number);
+}
+
+/* The connection to the coordinator at a number of 3 or above, or -1 with the reason. */
+static int open_connection(const char *text, struct reason *reason)
+{
+	int type = 0, domain = 0;
+	socklen_t size = sizeof(int);
+	uint64_t number;
+	int socket;
+
+	if (!parse_number(text, 10, INT_MAX, &number))
+		return refuse(reason, "%.60s is not the number of the coordinator's connection", text);
+	if (getsockopt((int)number, SOL_SOCKET, SO_TYPE, &type, &size) || type != SOCK_SEQPACKET ||
+	    getsockopt((int)number, SOL_SOCKET, SO_DOMAIN, &domain, &size) || domain != AF_UNIX)
+		return refuse(reason, "descriptor %d is not the coordinator's connection", (int)number);
+	socket = descriptor_lift((int)number);
+	return socket >= 0 ? socket : refuse(reason, "cannot move the coordinator's connection: %s", strerror(errno));
+}
+
+/* START, with everything the task is made of. */
+static int hand_over(int socket, struct payload_source *source, struct reason *reason)
+{
+	struct message message = MESSAGE_EMPTY;
+	int *fds = NULL;
+	int count = descriptors_list(&fds, socket);
+	int payload = -1, result = -1;
+
+	if (count < 0) {
+		refuse(reason, "cannot list the open descriptors: %s", strerror(errno));
+		goto out;
+	}
+	if (count > PAYLOAD_MAX_FDS) {
+		refuse(reason, "%d open descriptors, at most %d can be handed over", count, PAYLOAD_MAX_FDS);
+		goto out;
+	}
+	source->fds = fds;
+	source->fd_count = (size_t)count;
+	payload = payload_write(source, reason);
+	if (payload < 0)
+		goto out;
+	message_start(&message, "START");
+	message_add(&message, "v", "1");
+	message_add_fd(&message, payload);
+	for (int i = 0; i < count; i++)
+		message_add_fd(&message, fds[i]);
+	result = message_send(socket, &message, 0) ? refuse(reason, "cannot reach the coordinator: %s", strerror(errno)) : 0;
+	message_take_back_fds(&message);
+out:
+	message_free(&message);
+	if (payload >= 0)
+		close(payload);
+	free(fds);
+	return result;
+}
+
+static bool parse_exit(const struct message *message, int *wait_status)
+{
+	uint64_t value;
+	bool good = message_number(message, "status", 0xffff, &value) && is_end_status((int)value);
+
+	if (good)
+		*wait_status = (int)value;
+	return good;
+}
+
+/*
+ * One message. True when it decides something: then *verdict, and for VERDICT_EXIT *wait_status, say what. The end of the connection, and
+ * anything that is not a message, means that this task is on its own: before RUN it can still be executed, afterwards it is lost.
+ */
+static bool take_message(int socket, bool running, enum verdict *verdict, int *wait_status)
+{
+	struct message message = MESSAGE_EMPTY;
+	enum message_result result = message_receive(socket, &message, false, 0);
+	const char *text;
+	bool decided = true;
+
+	*verdict = running ? VERDICT_KILLED : VERDICT_DIRECT;
+	if (result == MESSAGE_GOT && message_is(&message, "SAY") && (text = message_value(&message, "text"))) {
+		print_line(STDERR_FILENO, text);
+		decided = false;
+	} else if (result == MESSAGE_GOT && message_is(&message, "EXIT") && parse_exit(&message, wait_status)) {
+		*verdict = VERDICT_EXIT;
+	} else if (result == MESSAGE_GOT && !running && message_is(&message, "RUN")) {
+		*verdict = VERDICT_RUN;
+	} else if (result == MESSAGE_GOT && !running && message_is(&message, "DIRECT")) {
+		*verdict = VERDICT_DIRECT;
+	} else if (result == MESSAGE_END && !running) {
+		print_line(STDERR_FILENO, "slurmckpt: the coordinator is gone, this task runs without checkpoints");
+	} else if (result != MESSAGE_END) {
+		print_format(STDERR_FILENO, "slurmckpt: malformed message from the coordinator, this task %s",
+			     running ? "is killed" : "runs without checkpoints");
+	}
+	message_free(&message);
+	return decided;
+}
+
+/* Keeps standard error, for SAY, and the connection. */
+static int let_go(int socket, struct reason *reason)
+{
+	const int keep[] = {0, 1, 2, socket};
+
+	if (descriptors_silence(fcntl(STDERR_FILENO, F_GETFD) < 0, reason))
+		return -1;
+	if (descriptors_close_others(keep, sizeof(keep) / sizeof(*keep)))
+		return refuse(reason, "cannot close descriptors: %s", strerror(errno));
+	/* a directory that this process stands in could not be unmounted */
+	return chdir("/") ? refuse(reason, "cannot leave the working directory: %s", strerror(errno)) : 0;
+}
+
+static void pass_signal(int socket, int number)
+{
+	struct message message;
+
+	message_start(&message, "SIGNAL");
+	message_add(&message, "n", "%d", number);
+	/* a failure means that the other side is gone, which the next receive finds */
+	message_send(socket, &message, MSG_DONTWAIT);
+	message_free(&message);
+}
+
+/* From RUN to the end. */
+static enum verdict stand_in(int socket, int *wait_status)
+{
+	/* SIGCHLD is about children, and there are none */
+	int signals = signals_open(SIGNALS_ALL & ~signal_bit(SIGCHLD));
+	enum verdict verdict = VERDICT_KILLED;
+	bool congested = false;
+
+	if (signals < 0) {
+		print_format(STDERR_FILENO, "slurmckpt: cannot watch signals: %s", strerror(errno));
+		return verdict;
+	}
+	for (;;) {
+		/* a signal is taken only when it can be passed on at once; until then the kernel keeps it */
+		struct pollfd wait[] = {
+			{.fd = socket, .events = POLLIN | (congested ? POLLOUT : 0)},
+			{.fd = congested ? -1 : signals, .events = POLLIN},
+		};
+
+		poll(wait, 2, -1);
+		if ((wait[0].revents & (POLLIN | POLLHUP | POLLERR)) && take_message(socket, true, &verdict, wait_status))
+			break;
+		congested = congested && !(wait[0].revents & POLLOUT);
+		if (wait[1].revents & POLLIN) {
+			struct pollfd room = {.fd = socket, .events = POLLOUT};
+
+			congested = poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT);
+			if (!congested)
+				pass_signal(socket, signals_read(signals));
+		}
+	}
+	return verdict;
+}
+
+/* Everything up to the coordinator's word. */
+static enum verdict ask(int socket, struct payload_source *source, int *wait_status)
+{
+	enum verdict verdict = VERDICT_DIRECT;
+	struct reason reason;
+
+	if (isatty(STDIN_FILENO))
+		refuse(&reason, "standard input is a terminal");
+	else if (!hand_over(socket, source, &reason)) {
+		while (!take_message(socket, false, &verdict, wait_status))
+			;
+		return verdict;
+	}
+	print_format(STDERR_FILENO, "slurmckpt: this task runs without checkpoints: %s", reason.text);
+	return verdict;
+}
+
+int main(int argc, char **argv)
+{
+	/* before anything else: a signal that comes now belongs to the task, and waits until it can have it */
+	signal_mask blocked = signals_set_mask(SIGNALS_ALL);
+	struct payload_source source = {.envp = environ, .ignored = signals_ignored(), .blocked = blocked};
+	enum verdict verdict = VERDICT_DIRECT;
+	struct reason reason;
+	int socket, wait_status = 0;
+
+	if (argc < 4) {
+		print_line(STDERR_FILENO, "slurmstepd: error: No executable program specified for this task");
+		return 2;
+	}
+	prctl(PR_SET_NAME, "slurmckpt-shim");
+	close_own_executable(argv[0]);
+	source.argv = argv + 3;
+	socket = open_connection(argv[2], &reason);
+	if (socket < 0)
+		print_format(STDERR_FILENO, "slurmckpt: this task runs without checkpoints: %s", reason.text);
+	else
+		verdict = ask(socket, &source, &wait_status);
+	if (verdict == VERDICT_RUN) {
+		if (let_go(socket, &reason)) {
+			print_format(STDERR_FILENO, "slurmckpt: the task is killed: %s", reason.text);
+			verdict = VERDICT_KILLED;
+		} else {
+			verdict = stand_in(socket, &wait_status);
+		}
+	}
+	if (verdict == VERDICT_DIRECT) {
+		/* close-on-exec, but a failing exec must not keep the coordinator waiting either */
+		if (socket >= 0)
+			close(socket);
+		exec_program(source.argv, environ, blocked);
+	}
+	end_like(verdict == VERDICT_EXIT ? wait_status : SIGKILL);
+}

@@ -1,0 +1,47 @@
+"""Builds the programs once and hands out fake coordinators that leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.pod.harness import POD, FakeCoordinator
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("pods need root: they create PID, mount and IPC namespaces")
+    if not shutil.which("make") or not shutil.which("cc"):
+        pytest.skip("make and cc are needed to build the pod's programs")
+    built = subprocess.run(["make", "-C", str(POD), "all", "build/check"], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+
+
+def pod_mounts() -> list[str]:
+    """Mounts, as seen here, of the kinds that pod-init and these tests make."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [point for point in points if point in ("/proc", "/dev/shm", "/dev/mqueue") or "slurmckpt-pod-" in point]
+
+
+@pytest.fixture
+def coordinator() -> Iterator[FakeCoordinator]:
+    mounts = pod_mounts()
+    fake = FakeCoordinator()
+    yield fake
+    fake.close()
+    assert pod_mounts() == mounts, "a pod has left mounts behind"
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A directory that every user can enter and write (pytest's tmp_path is root's alone)."""
+    with tempfile.TemporaryDirectory(prefix="slurmckpt-pod-") as name:
+        Path(name).chmod(0o1777)
+        yield Path(name)

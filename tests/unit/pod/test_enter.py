@@ -1,0 +1,144 @@
+"""enter: a program inside a pod, with the caller's descriptors, that ends as it would have ended outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.pod.harness import (
+    POD,
+    FakeCoordinator,
+    Pod,
+    children,
+    process_exists,
+    shell,
+    status_field,
+    wait_until,
+)
+
+pytestmark = pytest.mark.root
+
+ENTER = POD / "enter"
+
+
+@pytest.fixture
+def pod(coordinator: FakeCoordinator) -> Pod:
+    return coordinator.run(shell("exec sleep 1000"))[0]
+
+
+def enter(pod: Pod, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(ENTER), "--pid", str(pod.pid), *arguments], capture_output=True, text=True, timeout=10, check=False
+    )
+
+
+def test_namespaces_are_the_pods(pod: Pod) -> None:
+    names = ("ipc", "net", "pid", "mnt")
+    result = enter(pod, "--", "/bin/sh", "-c", f"for n in {' '.join(names)}; do readlink /proc/self/ns/$n; done; id -u")
+    expected = [os.readlink(f"/proc/{pod.pid}/ns/{name}") for name in names]
+    assert result.stdout.splitlines() == [*expected, "0"]
+
+
+def test_status_comes_out(pod: Pod) -> None:
+    assert enter(pod, "--", "/bin/sh", "-c", "exit 33").returncode == 33
+    assert enter(pod, "--", "/bin/sh", "-c", "kill -USR1 $$").returncode == -signal.SIGUSR1
+    assert enter(pod, "--", "/bin/sh", "-c", "exit 0").returncode == 0
+
+
+def test_descriptors_go_in(pod: Pod, scratch: Path) -> None:
+    with (scratch / "file").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        command = [
+            str(ENTER),
+            "--pid",
+            str(pod.pid),
+            "--",
+            "/bin/sh",
+            "-c",
+            f"echo inside >/proc/self/fd/{file.fileno()}",
+        ]
+        subprocess.run(command, pass_fds=(file.fileno(),), check=True, timeout=10)
+    assert (scratch / "file").read_text() == "inside\n"
+
+
+def test_real_id(pod: Pod) -> None:
+    result = enter(pod, "--real-id", "4321:4322", "--", "/bin/cat", "/proc/self/status")
+    fields = dict(line.split(":\t", 1) for line in result.stdout.splitlines() if ":\t" in line)
+    assert fields["Uid"].split() == ["4321", "0", "0", "0"]
+    assert fields["Gid"].split() == ["4322", "0", "0", "0"]
+    assert int(fields["CapEff"], 16) == int(status_field(os.getpid(), "CapBnd"), 16), "root's rights are still there"
+
+
+def test_terminate_goes_to_the_program(pod: Pod) -> None:
+    script = "trap 'exit 12' TERM; echo up; while :; do sleep 0.01; done"
+    with subprocess.Popen(
+        [ENTER, "--pid", str(pod.pid), "--", "/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        process.terminate()
+        assert process.wait(10) == 12
+
+
+def test_terminate_kills_by_default(pod: Pod) -> None:
+    with subprocess.Popen([ENTER, "--pid", str(pod.pid), "--", "/bin/sleep", "1000"]) as process:
+        wait_until(lambda: bool(children(process.pid)), "the program runs")
+        (child,) = children(process.pid)
+        wait_until(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n", "it is executed")
+        process.terminate()
+        assert process.wait(10) == -signal.SIGTERM
+        assert not process_exists(child)
+
+
+def test_ignored_sigchld_of_the_caller(pod: Pod) -> None:
+    result = subprocess.run(
+        [ENTER, "--pid", str(pod.pid), "--", "/bin/sh", "-c", "exit 5"],
+        preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+        check=False,
+        timeout=10,
+    )
+    assert result.returncode == 5
+
+
+def test_cgroup(pod: Pod) -> None:
+    group = Path(f"/sys/fs/cgroup/pids/slurmckpt-test-{os.getpid()}-enter")
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    try:
+        result = enter(pod, "--cgroup", str(group / "cgroup.procs"), "--", "/bin/cat", "/proc/self/cgroup")
+        assert f"/{group.name}\n" in result.stdout
+    finally:
+        wait_until(lambda: not (group / "cgroup.procs").read_text(), "the group is empty")
+        group.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--", "/no/such"], 127, "cannot execute /no/such: No such file or directory"),
+        (["--", "/dev/null"], 126, "cannot execute /dev/null: Permission denied"),
+        (["--cgroup", "/no/such", "--", "true"], 125, "cannot open /no/such: No such file or directory"),
+        (["--real-id", "1", "--", "true"], 125, "--real-id 1 is not UID:GID"),
+        (["--real-id", "1:-1", "--", "true"], 125, "--real-id 1:-1 is not UID:GID"),
+        ([], 125, "usage: enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] -- PROGRAM ARG..."),
+        (["--what"], 125, "usage: enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] -- PROGRAM ARG..."),
+    ],
+)
+def test_errors_are_one_line(pod: Pod, arguments: list[str], code: int, text: str) -> None:
+    result = enter(pod, *arguments)
+    assert (result.returncode, result.stdout, result.stderr) == (code, "", f"slurmckpt: enter: {text}\n")
+
+
+def test_pid_that_is_none() -> None:
+    for pid, text in (
+        ("x", "--pid x is not the pid of a pod init"),
+        ("1", "--pid 1 is not the pid of a pod init"),
+        ("2147483647", "cannot open /proc/2147483647/ns/ipc: No such file or directory"),
+    ):
+        result = subprocess.run([ENTER, "--pid", pid, "--", "true"], capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (125, f"slurmckpt: enter: {text}\n")
