@@ -11,8 +11,6 @@
 
 #include "signals.h"
 
-/* Below PIPE_BUF: a pipe that poll() calls writable takes the line at once and in one piece. */
-#define LINE_MAX_BYTES 4000
 #define LINE_PATIENCE_MS 1000
 
 static size_t clean_copy(char *out, size_t room, const char *text)
@@ -34,14 +32,21 @@ static size_t clean_copy(char *out, size_t room, const char *text)
 	return size;
 }
 
+size_t make_line(char line[LINE_MAX_BYTES], const char *text)
+{
+	size_t size = clean_copy(line, LINE_MAX_BYTES - 1, text);
+
+	line[size++] = '\n';
+	return size;
+}
+
 void print_line(int fd, const char *text)
 {
 	struct pollfd wait = {.fd = fd, .events = POLLOUT};
 	char line[LINE_MAX_BYTES];
 	int had_sigpipe = signals_pending(SIGPIPE);
-	size_t size = clean_copy(line, sizeof(line) - 1, text);
+	size_t size = make_line(line, text);
 
-	line[size++] = '\n';
 	if (fd >= 0 && poll(&wait, 1, LINE_PATIENCE_MS) == 1 && (wait.revents & POLLOUT) && write(fd, line, size) < 0 &&
 	    errno == EPIPE && !had_sigpipe)
 		signals_discard(SIGPIPE);

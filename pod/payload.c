@@ -7,17 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "descriptors.h"
+#include "memfd.h"
 #include "number.h"
-
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U
-#endif
 
 /* ---- writing ---- */
 
@@ -65,70 +60,29 @@ static size_t count_strings(char **strings)
 	return count;
 }
 
+static void write_numbers(FILE *out, const char *key, const int *numbers, size_t count)
+{
+	fprintf(out, "%s=", key);
+	for (size_t i = 0; i < count; i++)
+		fprintf(out, "%s%d", i ? "," : "", numbers[i]);
+	fputc(0, out);
+}
+
 static void write_header(FILE *out, const struct payload_source *source, const char *cwd)
 {
 	mode_t mask = umask(0);
 
 	umask(mask);
-	fprintf(out, "v=1%cargc=%zu%cenvc=%zu%ccwd=%s%cumask=%03o%cfds=", 0, count_strings(source->argv), 0, count_strings(source->envp), 0,
+	fprintf(out, "v=1%cargc=%zu%cenvc=%zu%ccwd=%s%cumask=%03o%c", 0, count_strings(source->argv), 0, count_strings(source->envp), 0,
 		cwd, 0, (unsigned int)mask, 0);
-	for (size_t i = 0; i < source->fd_count; i++)
-		fprintf(out, "%s%d", i ? "," : "", source->fds[i]);
-	fprintf(out, "%cnice=%d%csigign=%llx%csigmask=%llx%c", 0, getpriority(PRIO_PROCESS, 0), 0, (unsigned long long)source->ignored, 0,
+	write_numbers(out, "fds", source->fds, source->fd_count);
+	write_numbers(out, "relays", source->relays, source->relay_count);
+	fprintf(out, "nice=%d%csigign=%llx%csigmask=%llx%c", getpriority(PRIO_PROCESS, 0), 0, (unsigned long long)source->ignored, 0,
 		(unsigned long long)source->blocked, 0);
 	write_affinity(out);
 	for (int resource = 0; resource < RLIM_NLIMITS; resource++)
 		write_limit(out, resource);
 	fputc(0, out);
-}
-
-static int create_memfd(void)
-{
-	unsigned int flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-	int fd = memfd_create("slurmckpt-payload", flags | MFD_NOEXEC_SEAL);
-
-	/* before Linux 6.3 the flag is unknown */
-	if (fd < 0 && errno == EINVAL)
-		fd = memfd_create("slurmckpt-payload", flags);
-	return fd;
-}
-
-static int fill_and_seal(int fd, const char *bytes, size_t size)
-{
-	size_t done = 0;
-
-	while (done < size) {
-		ssize_t written = write(fd, bytes + done, size - done);
-
-		if (written < 0 && errno != EINTR)
-			return -1;
-		done += written > 0 ? (size_t)written : 0;
-	}
-	return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL);
-}
-
-/* The memfd counts against the task's own RLIMIT_FSIZE, and exceeding it would raise SIGXFSZ: use what the hard limit allows. */
-static int memfd_with(const char *bytes, size_t size, struct reason *reason)
-{
-	struct rlimit limit, raised;
-	int fd = -1, lifted = -1;
-
-	if (getrlimit(RLIMIT_FSIZE, &limit))
-		return refuse(reason, "cannot read the file size limit: %s", strerror(errno));
-	raised = limit;
-	raised.rlim_cur = limit.rlim_max;
-	if (limit.rlim_max < size)
-		return refuse(reason, "the file size limit (ulimit -f) is below the %zu bytes needed", size);
-	setrlimit(RLIMIT_FSIZE, &raised);
-	fd = create_memfd();
-	if (fd < 0 || fill_and_seal(fd, bytes, size))
-		refuse(reason, "cannot write the payload: %s", strerror(errno));
-	else if ((lifted = descriptor_lift(fd)) < 0)
-		refuse(reason, "cannot move the payload's descriptor: %s", strerror(errno));
-	setrlimit(RLIMIT_FSIZE, &limit);
-	if (lifted < 0 && fd >= 0)
-		close(fd);
-	return lifted;
 }
 
 int payload_write(const struct payload_source *source, struct reason *reason)
@@ -158,7 +112,7 @@ int payload_write(const struct payload_source *source, struct reason *reason)
 	else if (size > PAYLOAD_MAX_BYTES)
 		refuse(reason, "arguments and environment have %zu bytes, at most %d are possible", size, PAYLOAD_MAX_BYTES);
 	else
-		fd = memfd_with(bytes, size, reason);
+		fd = memfd_with("payload", bytes, size, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL, reason);
 out:
 	free(bytes);
 	return fd;

@@ -15,7 +15,7 @@
 
 /* The kernel takes at most 6 MiB of arguments and environment (fs/exec.c, bprm_stack_limits); the header needs far less than the rest. */
 #define PAYLOAD_MAX_BYTES (8 * 1024 * 1024)
-/* A message carries 253 descriptors: these, the payload, a shim's connection and some to spare. */
+/* A message carries 253 descriptors: these, the payload, the held output, two relayed streams, a shim's connection and some to spare. */
 #define PAYLOAD_MAX_FDS 240
 /* CPU masks of up to 16384 CPUs; Linux is built for at most 8192. */
 #define PAYLOAD_MAX_AFFINITY 2048
@@ -44,6 +44,8 @@ struct payload_source {
 	char **envp;
 	const int *fds;
 	size_t fd_count;
+	const int *relays;	/* of those, the ones whose output a relay passes on */
+	size_t relay_count;
 	signal_mask ignored;
 	signal_mask blocked;
 };

@@ -25,11 +25,16 @@
 #include "number.h"
 #include "payload.h"
 #include "reason.h"
+#include "relays.h"
 #include "signals.h"
 
 extern char **environ;
 
 #define SELF_PREFIX "/proc/self/fd/"
+/* After the task's end: how long the reader of its output may take nothing (a file server that hangs) before the rest is given up. */
+#define READER_PATIENCE_MS 30000
+/* After the pod was killed: how long passing the rest on may take in all. */
+#define KILLED_PATIENCE_MS 1000
 
 enum verdict {
 	VERDICT_DIRECT,
@@ -68,7 +73,7 @@ static int open_connection(const char *text, struct reason *reason)
 }
 
 /* START, with everything the task is made of. */
-static int hand_over(int socket, struct payload_source *source, struct reason *reason)
+static int hand_over(int socket, struct payload_source *source, struct relays *relays, struct reason *reason)
 {
 	struct message message = MESSAGE_EMPTY;
 	int *fds = NULL;
@@ -85,16 +90,25 @@ static int hand_over(int socket, struct payload_source *source, struct reason *r
 	}
 	source->fds = fds;
 	source->fd_count = (size_t)count;
+	if (relays_open(relays, reason))
+		goto out;
+	source->relays = relays->numbers;
+	source->relay_count = relays->count;
 	payload = payload_write(source, reason);
 	if (payload < 0)
 		goto out;
 	message_start(&message, "START");
 	message_add(&message, "v", "1");
 	message_add_fd(&message, payload);
+	message_add_fd(&message, relays->memfd);
 	for (int i = 0; i < count; i++)
-		message_add_fd(&message, fds[i]);
+		message_add_fd(&message, relays_task_end(relays, fds[i]));
+	for (size_t i = 0; i < relays->count; i++)
+		message_add_fd(&message, relays->numbers[i]);
 	result = message_send(socket, &message, 0) ? refuse(reason, "cannot reach the coordinator: %s", strerror(errno)) : 0;
 	message_take_back_fds(&message);
+	if (!result)
+		relays_handed_over(relays);
 out:
 	message_free(&message);
 	if (payload >= 0)
@@ -117,7 +131,7 @@ static bool parse_exit(const struct message *message, int *wait_status)
  * One message. True when it decides something: then *verdict, and for VERDICT_EXIT *wait_status, say what. The end of the connection, and
  * anything that is not a message, means that this task is on its own: before RUN it can still be executed, afterwards it is lost.
  */
-static bool take_message(int socket, bool running, enum verdict *verdict, int *wait_status)
+static bool take_message(int socket, bool running, struct relays *relays, enum verdict *verdict, int *wait_status)
 {
 	struct message message = MESSAGE_EMPTY;
 	enum message_result result = message_receive(socket, &message, false, 0);
@@ -126,7 +140,10 @@ static bool take_message(int socket, bool running, enum verdict *verdict, int *w
 
 	*verdict = running ? VERDICT_KILLED : VERDICT_DIRECT;
 	if (result == MESSAGE_GOT && message_is(&message, "SAY") && (text = message_value(&message, "text"))) {
-		print_line(STDERR_FILENO, text);
+		if (running)
+			relays_say(relays, "%s", text);
+		else
+			print_line(STDERR_FILENO, text);
 		decided = false;
 	} else if (result == MESSAGE_GOT && message_is(&message, "EXIT") && parse_exit(&message, wait_status)) {
 		*verdict = VERDICT_EXIT;
@@ -136,20 +153,22 @@ static bool take_message(int socket, bool running, enum verdict *verdict, int *w
 		*verdict = VERDICT_DIRECT;
 	} else if (result == MESSAGE_END && !running) {
 		print_line(STDERR_FILENO, "slurmckpt: the coordinator is gone, this task runs without checkpoints");
+	} else if (result != MESSAGE_END && running) {
+		relays_say(relays, "slurmckpt: malformed message from the coordinator, this task is killed");
 	} else if (result != MESSAGE_END) {
-		print_format(STDERR_FILENO, "slurmckpt: malformed message from the coordinator, this task %s",
-			     running ? "is killed" : "runs without checkpoints");
+		print_line(STDERR_FILENO, "slurmckpt: malformed message from the coordinator, this task runs without checkpoints");
 	}
 	message_free(&message);
 	return decided;
 }
 
-/* Keeps standard error, for SAY, and the connection. */
-static int let_go(int socket, struct reason *reason)
+/* Keeps the connection, the relays and, for SAY, a standard error that has no relay. */
+static int let_go(int socket, const struct relays *relays, struct reason *reason)
 {
-	const int keep[] = {0, 1, 2, socket};
+	int keep[4 + RELAYS_POLLED] = {0, 1, 2, socket};
 
-	if (descriptors_silence(fcntl(STDERR_FILENO, F_GETFD) < 0, reason))
+	relays_descriptors(relays, keep + 4);
+	if (descriptors_silence(relays->of_stderr || fcntl(STDERR_FILENO, F_GETFD) < 0, reason))
 		return -1;
 	if (descriptors_close_others(keep, sizeof(keep) / sizeof(*keep)))
 		return refuse(reason, "cannot close descriptors: %s", strerror(errno));
@@ -169,7 +188,7 @@ static void pass_signal(int socket, int number)
 }
 
 /* From RUN to the end. */
-static enum verdict stand_in(int socket, int *wait_status)
+static enum verdict stand_in(int socket, struct relays *relays, int *wait_status)
 {
 	/* SIGCHLD is about children, and there are none */
 	int signals = signals_open(SIGNALS_ALL & ~signal_bit(SIGCHLD));
@@ -177,18 +196,20 @@ static enum verdict stand_in(int socket, int *wait_status)
 	bool congested = false;
 
 	if (signals < 0) {
-		print_format(STDERR_FILENO, "slurmckpt: cannot watch signals: %s", strerror(errno));
+		relays_say(relays, "slurmckpt: cannot watch signals: %s", strerror(errno));
 		return verdict;
 	}
 	for (;;) {
 		/* a signal is taken only when it can be passed on at once; until then the kernel keeps it */
-		struct pollfd wait[] = {
+		struct pollfd wait[2 + RELAYS_POLLED] = {
 			{.fd = socket, .events = POLLIN | (congested ? POLLOUT : 0)},
 			{.fd = congested ? -1 : signals, .events = POLLIN},
 		};
 
-		poll(wait, 2, -1);
-		if ((wait[0].revents & (POLLIN | POLLHUP | POLLERR)) && take_message(socket, true, &verdict, wait_status))
+		relays_wait(relays, wait + 2);
+		poll(wait, 2 + RELAYS_POLLED, relays_patience(relays));
+		relays_serve(relays, wait + 2);
+		if ((wait[0].revents & (POLLIN | POLLHUP | POLLERR)) && take_message(socket, true, relays, &verdict, wait_status))
 			break;
 		congested = congested && !(wait[0].revents & POLLOUT);
 		if (wait[1].revents & POLLIN) {
@@ -203,15 +224,15 @@ static enum verdict stand_in(int socket, int *wait_status)
 }
 
 /* Everything up to the coordinator's word. */
-static enum verdict ask(int socket, struct payload_source *source, int *wait_status)
+static enum verdict ask(int socket, struct payload_source *source, struct relays *relays, int *wait_status)
 {
 	enum verdict verdict = VERDICT_DIRECT;
 	struct reason reason;
 
 	if (isatty(STDIN_FILENO))
 		refuse(&reason, "standard input is a terminal");
-	else if (!hand_over(socket, source, &reason)) {
-		while (!take_message(socket, false, &verdict, wait_status))
+	else if (!hand_over(socket, source, relays, &reason)) {
+		while (!take_message(socket, false, relays, &verdict, wait_status))
 			;
 		return verdict;
 	}
@@ -225,6 +246,7 @@ int main(int argc, char **argv)
 	signal_mask blocked = signals_set_mask(SIGNALS_ALL);
 	struct payload_source source = {.envp = environ, .ignored = signals_ignored(), .blocked = blocked};
 	enum verdict verdict = VERDICT_DIRECT;
+	struct relays relays = RELAYS_NONE;
 	struct reason reason;
 	int socket, wait_status = 0;
 
@@ -239,15 +261,18 @@ int main(int argc, char **argv)
 	if (socket < 0)
 		print_format(STDERR_FILENO, "slurmckpt: this task runs without checkpoints: %s", reason.text);
 	else
-		verdict = ask(socket, &source, &wait_status);
+		verdict = ask(socket, &source, &relays, &wait_status);
 	if (verdict == VERDICT_RUN) {
-		if (let_go(socket, &reason)) {
-			print_format(STDERR_FILENO, "slurmckpt: the task is killed: %s", reason.text);
+		relays_begin(&relays);
+		if (let_go(socket, &relays, &reason)) {
+			relays_say(&relays, "slurmckpt: the task is killed: %s", reason.text);
 			verdict = VERDICT_KILLED;
 		} else {
-			verdict = stand_in(socket, &wait_status);
+			verdict = stand_in(socket, &relays, &wait_status);
 		}
+		relays_finish(&relays, verdict == VERDICT_EXIT ? READER_PATIENCE_MS : KILLED_PATIENCE_MS, verdict != VERDICT_EXIT);
 	}
+	relays_close(&relays);
 	if (verdict == VERDICT_DIRECT) {
 		/* close-on-exec, but a failing exec must not keep the coordinator waiting either */
 		if (socket >= 0)

@@ -22,6 +22,7 @@ PATIENCE = 10.0
 UID = 4321
 GID = 4322
 GROUPS = (4322, 4400, 4401)
+HELD_SLOT = 2048
 TASK_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "SLURM_JOB_ID": "77"}
 
 
@@ -157,6 +158,7 @@ class Shim:
         groups: Sequence[int] = GROUPS,
         stdin: Any = subprocess.DEVNULL,
         stdout: Any = subprocess.PIPE,
+        stderr: Any = subprocess.PIPE,
         pass_fds: Sequence[int] = (),
         connection: int | None = None,
         before_exec: Callable[[], object] | None = None,
@@ -186,13 +188,15 @@ class Shim:
         self.uid, self.gid, self.groups = uid, gid, groups
         self.pid_inside = 0
         self.fds: tuple[int, ...] = ()
+        self.originals: tuple[int, ...] = ()
+        self.held = -1
         self.process = subprocess.Popen(
             [f"/proc/self/fd/{binary}", "slurmckpt-shim", str(number), *argv],
             env=dict(env),
             cwd=cwd,
             stdin=stdin,
             stdout=stdout,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             pass_fds=() if popen.get("close_fds") is False else (binary, theirs_fd, *pass_fds),
             preexec_fn=become_user,
             **popen,
@@ -201,16 +205,33 @@ class Shim:
         os.close(theirs_fd)
 
     def start(self) -> None:
-        """Takes the START message; self.fds are the payload and the task's descriptors."""
+        """Takes the START message.
+
+        fds: the payload and the task's descriptors, as pod init gets them; held: the memory of the held output;
+        originals: for each relayed stream the pipe that the task would have had.
+        """
         message = self.wire.expect("START")
         assert message.values["v"] == "1"
-        self.fds = message.fds
+        payload, self.held, *rest = message.fds
+        count = len(payload_header(payload)["fds"].split(","))
+        self.fds = (payload, *rest[:count])
+        self.originals = tuple(rest[count:])
+
+    def held_bytes(self, number: int) -> bytes:
+        """What is held of the task's descriptor `number`, 1 or 2."""
+        slot = os.pread(self.held, HELD_SLOT, HELD_SLOT * (number - 1))
+        (size,) = struct.unpack_from("=I", slot)
+        return slot[4 : 4 + size]
+
+    def hold(self, number: int, data: bytes, size: int | None = None) -> None:
+        """Writes that memory, as a coordinator does before RUN; size: what it shall state if not the right one."""
+        os.pwrite(self.held, struct.pack("=I", len(data) if size is None else size) + data, HELD_SLOT * (number - 1))
 
     def close_fds(self) -> None:
         """The coordinator keeps none of them: the reader of the task's output would wait for its end forever."""
-        for fd in self.fds:
+        for fd in (*self.fds, *self.originals):
             os.close(fd)
-        self.fds = ()
+        self.fds = self.originals = ()
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -224,6 +245,8 @@ class Shim:
     def close(self) -> None:
         self.close_fds()
         self.wire.close()
+        if self.held >= 0:
+            os.close(self.held)
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -386,6 +409,12 @@ def memfd(data: bytes) -> int:
     fd = os.memfd_create("test-payload")
     os.write(fd, data)
     return fd
+
+
+def payload_header(payload: int) -> dict[str, str]:
+    """The header of what a shim wrote."""
+    header = os.pread(payload, 1 << 20, 0).partition(b"\0\0")[0].decode()
+    return dict(line.split("=", 1) for line in header.split("\0"))
 
 
 def payload_bytes(
