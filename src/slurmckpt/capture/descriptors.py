@@ -1,0 +1,199 @@
+"""The open descriptors of the processes of a pod: one readlink each, and no more where that says enough."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import select
+import stat
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+
+from slurmckpt.capture import procfs
+from slurmckpt.capture.processes import Process
+
+# The first lines of /proc/PID/fdinfo/N (proc_pid_fdinfo(5)), in the order of seq_show() in Linux fs/proc/fd.c.
+_FDINFO = re.compile(rb"pos:\t(\d+)\nflags:\t([0-7]+)\nmnt_id:\t(\d+)\n")
+_NUMBERED = re.compile(r"(pipe|socket):\[(\d+)\]")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A descriptor by its number in a process."""
+
+    process: Process
+    descriptor: int
+
+
+@dataclass(frozen=True)
+class FileDescriptor:
+    """An open file that has a path: regular file, directory, device or named pipe.
+
+    path: as seen inside the pod; not absolute when it cannot be reached from there, empty when longer than a page.
+    flags: those of open(2). mount: the mount's id. position: the offset in bytes.
+    """
+
+    holder: Holder
+    path: str
+    status: os.stat_result
+    flags: int
+    mount: int
+    position: int
+
+    @property
+    def key(self) -> str:
+        """How CRIU names it when it is declared external: dump_one_reg_file() in CRIU's files-reg.c."""
+        return f"file[{self.mount:x}:{self.status.st_ino:x}]"
+
+    @property
+    def is_device(self) -> bool:
+        """Whether it is a character or block device."""
+        return stat.S_ISCHR(self.status.st_mode) or stat.S_ISBLK(self.status.st_mode)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it is a regular file open for writing that has a path; CRIU keeps the content of one without."""
+        return (
+            stat.S_ISREG(self.status.st_mode)
+            and self.flags & os.O_ACCMODE != os.O_RDONLY
+            and self.status.st_nlink > 0
+            and not self.path.endswith(" (deleted)")
+        )
+
+    @property
+    def is_anonymous_memory(self) -> bool:
+        """memfd_create(2): it lies on a mount of the kernel's own that no namespace shows."""
+        return self.path.startswith("/memfd:") and self.status.st_nlink == 0
+
+
+@dataclass
+class PipeEnds:
+    """Who holds which end of one pipe inside the pod."""
+
+    readers: list[Holder] = field(default_factory=list)
+    writers: list[Holder] = field(default_factory=list)
+
+
+@dataclass
+class Descriptors:
+    """All descriptors that one or more looks at a pod found.
+
+    pipes and sockets by inode; anonymous: (holder, name) with the name that anon_inode gives; count: how many were
+    looked at. complete: False when `limit` ended the look.
+    """
+
+    pipes: dict[int, PipeEnds] = field(default_factory=dict)
+    sockets: dict[int, Holder] = field(default_factory=dict)
+    files: list[FileDescriptor] = field(default_factory=list)
+    anonymous: list[tuple[Holder, str]] = field(default_factory=list)
+    count: int = 0
+    complete: bool = True
+    steady: Set[int] | None = None
+
+    def confirm(self, later: Descriptors) -> None:
+        """Take over the ends that only a later look found, and drop the pipes that only one of the looks found.
+
+        Whoever opens and closes pipes all the time is seen with half of one now and then, but not twice with the same.
+        """
+        self.steady = self.sockets.keys() & later.sockets.keys()
+        self.sockets = later.sockets | self.sockets
+        self.complete = self.complete and later.complete
+        self.pipes = {
+            inode: PipeEnds(ends.readers + again.readers, ends.writers + again.writers)
+            for inode, ends in self.pipes.items()
+            if (again := later.pipes.get(inode)) is not None
+        }
+
+
+def read_descriptors(processes: Iterable[Process], limit: int) -> Descriptors:
+    """Look at the descriptors of all `processes`, at `limit` of them at most.
+
+    It blocks while a file system does not answer stat(2), so it does not belong into an event loop.
+    """
+    found = Descriptors()
+    for process in processes:
+        directory = f"{procfs.PROC}/{process.pid}/fd"
+        for name in procfs.names(directory):
+            if found.count >= limit:
+                found.complete = False
+                return found
+            found.count += 1
+            _look_at(process, int(name), f"{directory}/{name}", found)
+    return found
+
+
+def other_end_lives(inode: int, holder: Holder, reading: bool) -> bool:
+    """Whether anybody, anywhere, holds the other end of the pipe `inode`, of which `holder` has an end.
+
+    It asks the open file itself (poll(2): POLLHUP without writers, POLLERR without readers), because a second open()
+    of a pipe knows nothing of writers that were there before. Where the kernel offers no pidfd_getfd the answer is
+    yes, and False when the holder is gone.
+    """
+    try:
+        pidfd = os.pidfd_open(holder.process.pid)
+    except OSError as error:
+        return not procfs.is_gone(error)
+    try:
+        descriptor = procfs.borrow_descriptor(pidfd, holder.descriptor)
+    except OSError as error:
+        return not (procfs.is_gone(error) or error.errno == errno.EBADF)  # EBADF: closed meanwhile
+    finally:
+        os.close(pidfd)
+    try:
+        if os.fstat(descriptor).st_ino != inode:
+            return False
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN if reading else select.POLLOUT)
+        events = dict(poll.poll(0)).get(descriptor, 0)
+    finally:
+        os.close(descriptor)
+    return not events & (select.POLLHUP if reading else select.POLLERR)
+
+
+def _look_at(process: Process, number: int, path: str, found: Descriptors) -> None:
+    target = procfs.link(path)
+    if target is None:
+        return
+    holder = Holder(process, number)
+    numbered = _NUMBERED.fullmatch(target)
+    if numbered is None:
+        if target.startswith("anon_inode:"):
+            found.anonymous.append((holder, target[len("anon_inode:") :].strip("[]")))
+        elif target == "" or target.startswith(("/", "(")):
+            _look_at_file(holder, target, path, found)
+        # Others, such as `net:[4026531840]`, are namespaces and pidfds, which CRIU knows by themselves.
+    elif numbered[1] == "socket":
+        found.sockets.setdefault(int(numbered[2]), holder)
+    else:
+        _look_at_pipe(holder, int(numbered[2]), path, found)
+
+
+def _look_at_pipe(holder: Holder, inode: int, path: str, found: Descriptors) -> None:
+    try:
+        # The permissions of the link itself say how the descriptor was opened (proc_pid_fd(5)).
+        mode = os.lstat(path).st_mode
+    except OSError as error:
+        if procfs.is_gone(error):
+            return
+        raise
+    ends = found.pipes.setdefault(inode, PipeEnds())
+    if mode & stat.S_IRUSR:
+        ends.readers.append(holder)
+    if mode & stat.S_IWUSR:
+        ends.writers.append(holder)
+
+
+def _look_at_file(holder: Holder, target: str, path: str, found: Descriptors) -> None:
+    information = procfs.read_record(f"{procfs.PROC}/{holder.process.pid}/fdinfo/{holder.descriptor}")
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        if procfs.is_gone(error):
+            return
+        raise
+    match = _FDINFO.match(information or b"")
+    if match is None:
+        return
+    position, flags, mount = int(match[1]), int(match[2], 8), int(match[3])
+    found.files.append(FileDescriptor(holder, target, status, flags, mount, position))

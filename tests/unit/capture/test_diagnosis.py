@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmckpt.capture import diagnosis
+from slurmckpt.capture.diagnosis import explain_dump, explain_restore
+
+NOISE = """(00.000045) Unable to get $HOME directory, local configuration file will not be used.
+(00.001342) Warn  (criu/kerndat.c:1236): Can't keep kdat cache on non-tempfs
+(00.002000) Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted
+"""
+
+
+def log(*errors: str, pid: str = "") -> str:
+    return NOISE + "".join(f"(00.0{i:05}) {pid}Error (criu/some-file.c:{i + 10}): {e}\n" for i, e in enumerate(errors))
+
+
+DUMP = [
+    (
+        "Can't dump file 7 of that type [600] (anon anon_inode:[io_uring])",
+        "a process uses io_uring, which cannot be captured: set USE_LIBUV=0 for PyTorch, or let slurmckpt deny it"
+        ' (capture.io_uring = "deny")',
+    ),
+    (
+        "Can't handle non-regular mapping on 107's map 7f0000000000",
+        "process 107 has a device mapped, as InfiniBand does: set NCCL_IB_DISABLE=1 so that the ranks talk over TCP",
+    ),
+    (
+        "Can't dump file 5 of that type [20666] (chr 10:229)",
+        "a process has a device (number 10:229) open as descriptor 5, which cannot be captured:"
+        " close it before a checkpoint",
+    ),
+    (
+        "Can't lookup mount=55 for fd=3 path=/home/u/{0}.log",
+        "a process holds /home/u/{0}.log (descriptor 3), which was opened outside the pod:"
+        " close it, or open it in the program",
+    ),
+    (
+        "Can't lookup mount=55 for fd=-3 path=/usr/bin/python3",
+        "a process runs a program (/usr/bin/python3) that was started outside the pod: start it inside",
+    ),
+    (
+        "Can't dump half of stream unix connection. name: (null); peer name: /run/dbus",
+        "a process is connected by a unix socket (/run/dbus) to a process outside the pod: do not use that service",
+    ),
+    (
+        "External socket is used. Consider using --ext-unix-sk option.",
+        "a process is connected by a unix socket to one outside the pod: close the connection before a checkpoint",
+    ),
+    ("In-flight connection (l) for 1f2e", "a connection was just being made: the next checkpoint will do"),
+    (
+        "Unsupported proto 262 for socket 1f2e",
+        "a process has a multipath TCP socket open: for a Go program set GODEBUG=multipathtcp=0",
+    ),
+    (
+        "Can't dump ghost file /tmp/a b of 2147483648 size, increase limit",
+        "the deleted file /tmp/a b of 2147483648 bytes is still open: delete it later, or raise capture.ghost_limit",
+    ),
+    (
+        "Can't link remap to /data/x: File exists",
+        "a link of an earlier checkpoint is in the way of the file /data/x: remove the stale link_remap.* beside it",
+    ),
+    (
+        "Can't create link remap for /data/x. Use --link-remap option.",
+        "the file /data/x has been deleted or replaced while it is open, and cannot be kept: do not replace open files",
+    ),
+    (
+        "Can't dump nested mnt namespace for 120",
+        "process 120 is in a mnt namespace of its own: start it without a container or sandbox inside the job",
+    ),
+    (
+        "Can't get rlimit 0: Operation not permitted",
+        "root may not read the limits of the job's processes (no CAP_SYS_RESOURCE): set capture.real_id to auto",
+    ),
+    (
+        "Can't get 1:16 opt: Protocol not available",
+        "this CRIU does not know a socket option of the running kernel (1:16): install CRIU 4.2 or newer",
+    ),
+    (
+        "page-pipe: write: No space left on device",
+        "the staging disk is full: free some space, or let staging.path point to a larger disk",
+    ),
+    (
+        "The criu itself is within dumped tree.",
+        "the checkpoint was started from inside the job: this is a fault of slurmckpt",
+    ),
+    ("Timeout reached. Try to interrupt: 1", "the dump took longer than capture.timeout: raise it"),
+    (
+        "Iptables configuration failed",
+        "the network could not be locked (iptables is missing): this is a fault of slurmckpt, which should not lock it",
+    ),
+]
+RESTORE = [
+    (
+        "Can't fork for 107: File exists",
+        "the process number 107 is in use in the new pod: this is a fault of slurmckpt",
+    ),
+    ("File out.log has bad size 20 (expect 10)", "the file out.log has 20 bytes and had 10 at the checkpoint"),
+    (
+        "File out.log has bad mode 0100600 (expect 0100644)",
+        "the file out.log has mode 0100600 and had 0100644 at the checkpoint",
+    ),
+    (
+        "File usr/lib/libc.so.6 has bad build-ID",
+        "the program or library usr/lib/libc.so.6 was updated since the checkpoint",
+    ),
+    (
+        "Can't open file data/x: No such file or directory",
+        "the file data/x cannot be opened on this node (No such file or directory)",
+    ),
+    (
+        "Can't open file data/x on restore: Permission denied",
+        "the file data/x cannot be opened on this node (Permission denied)",
+    ),
+    (
+        "Can't bind inet socket (id 12): Cannot assign requested address",
+        "a socket is bound to an address of the old node, which this pod does not have",
+    ),
+    ("Can't bind inet socket (id 12): Address already in use", "a port that the job listens on is in use on this node"),
+    (
+        "CPU capabilities do not match run time",
+        "this node's CPU lacks features that the job uses: restore on a node with the same CPU",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "sentence"), DUMP)
+def test_dump(error: str, sentence: str) -> None:
+    assert explain_dump(log(error, "Dump files (pid: 100) failed with -1", "Dumping FAILED.")) == sentence
+
+
+@pytest.mark.parametrize(("error", "sentence"), RESTORE)
+def test_restore(error: str, sentence: str) -> None:
+    text = log(error, "107 exited, status=1", "Restoring FAILED.", pid="  107: ")
+    assert explain_restore(text) == sentence
+
+
+def test_an_unknown_error_is_quoted_without_its_prefix() -> None:
+    assert explain_dump(log("Something new: 42", "Dumping FAILED.")) == "CRIU: Something new: 42"
+    assert explain_restore(log("Something new: 42", "100 killed by signal 11: Segfault")) == "CRIU: Something new: 42"
+
+
+def test_the_restorers_own_lines_are_read() -> None:
+    assert explain_restore("(00.1) pie: 101: Error (criu/pie/restorer.c:1804): Boom -22\n") == "CRIU: Boom -22"
+
+
+def test_a_known_error_goes_before_an_unknown_one() -> None:
+    assert explain_restore(log("Can't open: -2", "File a has bad size 1 (expect 2)")).startswith(
+        "the file a has 1 bytes"
+    )
+
+
+def test_a_consequence_is_told_when_there_is_nothing_else() -> None:
+    assert explain_restore(log("107 exited, status=1")) == "CRIU: 107 exited, status=1"
+
+
+def test_harmless_errors_and_warnings_are_no_reason() -> None:
+    assert explain_dump(log("Dumping FAILED.")) == ""
+    assert explain_restore(NOISE) == ""
+    assert explain_dump("") == ""
+
+
+def test_only_the_end_of_a_long_log_is_read() -> None:
+    filler = "(00.1) nothing of interest\n" * (diagnosis.LOG_TAIL // 20)
+    assert explain_dump(log("Something old") + filler + log("Something new")) == "CRIU: Something new"
+
+
+def test_hostile_names_stay_on_one_line() -> None:
+    assert explain_dump(log("Can't lookup mount=5 for fd=3 path=/\x1b[31mred")).isprintable()
+
+
+lines = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=80)
+known = st.sampled_from([error for error, _ in DUMP + RESTORE])
+
+
+@given(st.lists(st.one_of(lines, known, st.builds("{}{}".format, known, lines)), max_size=6))
+def test_any_log_gives_one_printable_line(errors: list[str]) -> None:
+    for explain in (explain_dump, explain_restore):
+        sentence = explain(log(*errors))
+        assert sentence == "" or sentence.isprintable()
+
+
+@pytest.mark.parametrize("table", [diagnosis._DUMP, diagnosis._RESTORE, diagnosis._COMMON])
+def test_every_sentence_uses_only_groups_that_its_pattern_always_has(table: diagnosis._Table) -> None:
+    """Alternatives of one pattern must all fill the same number of groups that the sentence asks for."""
+    for pattern, sentence in table:
+        asked = max((int(n) + 1 for n in "0123456789" if f"{{{n}}}" in sentence), default=0)
+        for alternative in split_alternatives(pattern.pattern):
+            assert alternative.count("(") - alternative.count("(?:") - alternative.count(r"\(") >= asked, (
+                pattern.pattern
+            )
+
+
+def split_alternatives(pattern: str) -> list[str]:
+    """The alternatives of a pattern at its top level."""
+    parts, depth, start = [], 0, 0
+    for i, c in enumerate(pattern):
+        escaped = i > 0 and pattern[i - 1] == "\\"
+        if c in "([" and not escaped:
+            depth += 1
+        elif c in ")]" and not escaped:
+            depth -= 1
+        elif c == "|" and depth == 0:
+            parts.append(pattern[start:i])
+            start = i + 1
+    return [*parts, pattern[start:]]

@@ -1,0 +1,595 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurmckpt.capture.preflight import Limits, PodScan, scan
+from slurmckpt.capture.refusals import Refusals
+
+pytestmark = pytest.mark.root
+MakePod = Callable[..., Any]
+ME = f"process {os.getpid()} ({Path('/proc/self/comm').read_text().strip()})"
+# The command name of a Python started as the pods' leaders are: it depends on how this interpreter was installed.
+PYTHON = subprocess.run(
+    [sys.executable, "-c", "print('(' + open('/proc/self/comm').read().strip() + ')')"],
+    capture_output=True,
+    check=True,
+    text=True,
+).stdout.strip()
+CLOSE = "close the connection before a checkpoint, or do not use the service behind it"
+
+
+def look(pod: Any, known: tuple[str, ...] = (), **limits: int) -> PodScan:
+    return scan(pod.init, pod.leader, set(known), Limits(**limits))
+
+
+def one_refusal(pod: Any, known: tuple[str, ...] = ()) -> str:
+    found = look(pod, known)
+    assert len(found.refusals) == 1, found.refusals
+    return found.refusals[0]
+
+
+def test_an_ordinary_program_has_nothing_against_it(make_pod: MakePod, tmp_path: Path) -> None:
+    pod = make_pod(
+        """
+import select, threading
+keep = [socket.socketpair(), os.pipe(), os.memfd_create("m"), os.eventfd(0) if hasattr(os, "eventfd") else None,
+        select.epoll(), open("/dev/zero"), open("/dev/urandom"), os.openpty(),
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0), socket.socket(),
+        socket.socket(socket.AF_INET6, socket.SOCK_DGRAM), os.pidfd_open(os.getpid())]
+r, w = os.pipe()
+if os.fork() == 0:
+    os.close(w)
+    os.read(r, 1)
+os.close(r)  # the two ends of this pipe are in two processes now
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+accepted = server.accept()
+waiting = socket.create_connection(server.getsockname())  # never accepted
+threading.Thread(target=signal.pause, daemon=True).start()
+ready()
+"""
+    )
+    found = look(pod)
+    assert found.refusals == []
+    assert found.external == []
+    assert found.outside == []
+    assert found.addresses == []
+    assert found.notes == []
+    assert found.processes[0].ns_pid == 2
+    assert len(found.processes) == 2
+
+
+def test_files_that_are_written_are_reported_with_their_size(make_pod: MakePod, tmp_path: Path) -> None:
+    name = "a file\nof the user"
+    pod = make_pod(
+        f"""
+import ctypes
+mmap = ctypes.CDLL(None, use_errno=True).mmap  # Python's own mmap keeps a descriptor
+appended = open({str(tmp_path / name)!r}, "ab")
+appended.write(b"12345")
+appended.flush()
+again = open({str(tmp_path / name)!r}, "rb")
+only_read = open("/etc/passwd")
+gone = open({str(tmp_path / "gone")!r}, "w")
+os.unlink({str(tmp_path / "gone")!r})
+kernel = open("/proc/self/oom_score_adj", "w")
+with open({str(tmp_path / "mapped")!r}, "w+b") as one:
+    one.truncate(8192)
+    shared = mmap(None, ctypes.c_size_t(8192), 3, 1, one.fileno(), ctypes.c_long(0))
+with open({str(tmp_path / "private")!r}, "w+b") as one:
+    one.truncate(8192)
+    private = mmap(None, ctypes.c_size_t(8192), 3, 2, one.fileno(), ctypes.c_long(0))
+anonymous = mmap(None, ctypes.c_size_t(8192), 3, 0x21, -1, ctypes.c_long(0))
+ready()
+"""
+    )
+    found = look(pod)
+    assert found.refusals == []
+    files = {file.path: file for file in found.open_files}
+    assert files.keys() == {str(tmp_path / name), str(tmp_path / "mapped")}
+    appended = files[str(tmp_path / name)]
+    status = (tmp_path / name).stat()
+    assert (appended.size, appended.mode, appended.inode) == (5, status.st_mode, status.st_ino)
+    assert appended.flags & os.O_APPEND and appended.flags & os.O_ACCMODE == os.O_WRONLY
+    assert appended.pid == pod.leader
+    assert os.readlink(f"/proc/{appended.pid}/fd/{appended.fd}") == str(tmp_path / name)
+    mapped = files[str(tmp_path / "mapped")]
+    assert (mapped.size, mapped.fd, mapped.flags) == (8192, -1, os.O_RDWR)
+
+
+def external_key(file: Any) -> str:
+    for line in Path(f"/proc/self/fdinfo/{file.fileno()}").read_text(encoding="ascii").splitlines():
+        if line.startswith("mnt_id:"):
+            return f"file[{int(line.split()[1]):x}:{os.fstat(file.fileno()).st_ino:x}]"
+    raise AssertionError
+
+
+def test_files_from_outside_are_external_and_must_be_known(make_pod: MakePod, tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as out, open("/dev/null", "w", encoding="ascii") as null:
+        pod = make_pod("ready()", pass_fds=(out.fileno(), null.fileno()))
+        keys = (external_key(out), external_key(null))
+        found = look(pod, keys)
+        assert found.refusals == []
+        assert sorted(found.external) == sorted(keys)
+        # Not a file of the pod's own mounts, though it is open for writing.
+        assert found.open_files == []
+        assert one_refusal(pod, keys[1:]) == (
+            f"process 2 {PYTHON} holds {tmp_path / 'out'} (descriptor {out.fileno()}), which was opened outside"
+            " the pod and cannot be given back at a restore: close it, or open it in the program itself"
+        )
+
+
+def test_a_pipe_to_outside_is_external_and_must_be_known(make_pod: MakePod) -> None:
+    reader, writer = os.pipe()
+    try:
+        pod = make_pod("ready()", pass_fds=(writer,))
+        key = f"pipe:[{os.fstat(writer).st_ino}]"
+        assert (look(pod, (key,)).external, look(pod, (key,)).refusals) == ([key], [])
+        assert one_refusal(pod) == (
+            f"process 2 {PYTHON} holds a pipe that it writes to (descriptor {writer}), which was opened outside"
+            " the pod and cannot be given back at a restore: close it, or open it in the program itself"
+        )
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+@pytest.mark.parametrize("end", ["r", "w"])
+def test_a_pipe_whose_other_end_nobody_holds_is_not_external(make_pod: MakePod, end: str) -> None:
+    pod = make_pod(f"r, w = os.pipe()\nos.close({'w' if end == 'r' else 'r'})\nready()")
+    found = look(pod)
+    assert (found.external, found.refusals) == ([], [])
+
+
+def test_a_pipe_that_is_read_from_outside(make_pod: MakePod) -> None:
+    reader, writer = os.pipe()
+    try:
+        pod = make_pod("ready()", pass_fds=(reader,))
+        assert f"holds a pipe that it reads from (descriptor {reader})" in one_refusal(pod)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+IO_URING = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+ring = libc.syscall(425, 2, ctypes.create_string_buffer(120))
+{more}
+ready(ring)
+"""
+IO_URING_REFUSAL = (
+    'uses io_uring, which cannot be captured: let slurmckpt deny it (io_uring = "deny", programs fall back to epoll),'
+    " or set USE_LIBUV=0 for PyTorch"
+)
+
+
+@pytest.mark.parametrize("how", ["open", "only mapped"])
+def test_io_uring(make_pod: MakePod, how: str) -> None:
+    mapped = "libc.mmap(None, ctypes.c_size_t(4096), 3, 1, ring, ctypes.c_long(0)), os.close(ring)"
+    pod = make_pod(IO_URING.format(more=mapped if how == "only mapped" else ""))
+    if pod.report == "-1":
+        pytest.skip("this kernel denies io_uring")
+    assert one_refusal(pod) == f"process 2 {PYTHON} {IO_URING_REFUSAL}"
+
+
+def test_an_anonymous_descriptor_that_criu_does_not_know(make_pod: MakePod) -> None:
+    pod = make_pod(
+        """
+import ctypes
+ready(ctypes.CDLL(None, use_errno=True).syscall(323, 0o2000000 | 1))  # userfaultfd
+"""
+    )
+    if pod.report == "-1" or os.uname().machine != "x86_64":
+        pytest.skip("no userfaultfd here")
+    assert one_refusal(pod) == (
+        f"process 2 {PYTHON} holds a descriptor of the kind userfaultfd, which cannot be captured:"
+        " close it before a checkpoint"
+    )
+
+
+DEVICES = [
+    (
+        "infiniband/uverbs0",
+        "has the InfiniBand device {path} open, which cannot be captured:"
+        " set NCCL_IB_DISABLE=1 (and UCX_TLS=tcp,self,sm for UCX) so that the ranks talk over TCP",
+    ),
+    ("nvidia0", "has the GPU device {path} open: GPU capture is not part of this version"),
+    ("dri/renderD128", "has the GPU device {path} open: GPU capture is not part of this version"),
+    ("other0", "has the device {path} open, which cannot be captured: close it before a checkpoint"),
+]
+
+
+@pytest.mark.parametrize(("name", "sentence"), DEVICES)
+def test_devices(make_pod: MakePod, name: str, sentence: str) -> None:
+    # Nodes of these names on a /dev of the pod's own; what counts is the name, the driver is that of /dev/fuse or kmsg.
+    pod = make_pod(
+        f"""
+import subprocess
+subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/dev"], check=True)
+os.makedirs(os.path.dirname("/dev/{name}"), exist_ok=True)
+os.mknod("/dev/{name}", 0o20600, os.makedev(1, 11))
+device = os.open("/dev/{name}", os.O_WRONLY)
+ready()
+"""
+    )
+    assert one_refusal(pod) == f"process 2 {PYTHON} {sentence.format(path='/dev/' + name)}"
+
+
+def test_a_terminal_from_outside(make_pod: MakePod) -> None:
+    master, slave = os.openpty()
+    try:
+        pod = make_pod("ready()", pass_fds=(slave,))
+        assert one_refusal(pod) == (
+            f"process 2 {PYTHON} uses the terminal {os.ttyname(slave)} from outside the pod, which cannot be captured:"
+            " run it without a terminal"
+        )
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
+    """A unix stream service outside the pod."""
+    with socket.socket(socket.AF_UNIX) as server:
+        path = str(tmp_path / "service.sock")
+        server.bind(path)
+        server.listen()
+        yield server, path
+
+
+def test_a_unix_connection_to_outside(make_pod: MakePod, service: tuple[socket.socket, str]) -> None:
+    server, path = service
+    pod = make_pod(f"s = socket.socket(socket.AF_UNIX)\ns.connect({path!r})\nready()")
+    pending = (
+        f"process 2 {PYTHON} is connected by a unix socket to a process that has not accepted it yet, outside the pod,"
+        f" which cannot be captured: {CLOSE}"
+    )
+    assert one_refusal(pod) == pending
+    accepted, _ = server.accept()
+    with accepted:
+        assert one_refusal(pod) == (
+            f"process 2 {PYTHON} is connected by a unix socket ({path}) to {ME} outside the pod,"
+            f" which cannot be captured: {CLOSE}"
+        )
+    # Closed at the other end: nobody is there any more.
+    assert look(pod).refusals == []
+
+
+@pytest.mark.parametrize("kind", ["SOCK_STREAM", "SOCK_DGRAM", "SOCK_SEQPACKET"])
+def test_one_end_of_a_socketpair_outside(make_pod: MakePod, kind: str) -> None:
+    mine, theirs = socket.socketpair(socket.AF_UNIX, getattr(socket, kind))
+    with mine, theirs:
+        pod = make_pod("ready()", pass_fds=(theirs.fileno(),))
+        theirs.close()
+        assert one_refusal(pod) == (
+            f"process 2 {PYTHON} is connected by a unix socket to {ME} outside the pod,"
+            f" which cannot be captured: {CLOSE}"
+        )
+
+
+def test_a_datagram_socket_that_sends_to_a_service(make_pod: MakePod, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as logger:
+        path = str(tmp_path / "log")
+        logger.bind(path)
+        pod = make_pod(f"s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\ns.connect({path!r})\nready()")
+        assert f"is connected by a unix socket ({path}) to {ME} outside the pod" in one_refusal(pod)
+
+
+def test_unix_sockets_between_processes_of_the_pod(make_pod: MakePod, tmp_path: Path) -> None:
+    pod = make_pod(
+        f"""
+a, b = socket.socketpair()
+server = socket.socket(socket.AF_UNIX)
+server.bind({str(tmp_path / "inside")!r})
+server.listen()
+waiting = socket.socket(socket.AF_UNIX)
+waiting.connect({str(tmp_path / "inside")!r})  # not accepted, but the listener is in the pod
+if os.fork() == 0:
+    a.close()
+    signal.pause()
+b.close()
+ready()
+"""
+    )
+    assert look(pod).refusals == []
+
+
+def test_a_tcp_connection_to_outside_is_reported_not_refused(make_pod: MakePod) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        pod = make_pod(f"s = socket.create_connection(('127.0.0.1', {port}))\nready(s.getsockname()[1])")
+        accepted, _ = server.accept()
+        with accepted:
+            found = look(pod)
+            assert found.refusals == []
+            (connection,) = found.outside
+            assert (connection.local, connection.remote) == (f"127.0.0.1:{pod.report}", f"127.0.0.1:{port}")
+            assert (connection.pid, f"({connection.comm})", connection.state) == (pod.leader, PYTHON, 1)
+            descriptor = os.readlink(f"/proc/{pod.leader}/fd/" + find_socket(pod.leader))
+            assert descriptor == f"socket:[{connection.inode}]"
+
+
+def find_socket(pid: int) -> str:
+    return next(n for n in os.listdir(f"/proc/{pid}/fd") if os.readlink(f"/proc/{pid}/fd/{n}").startswith("socket:"))
+
+
+def test_a_tcp_connection_that_waits_for_a_listener_outside_is_reported(make_pod: MakePod) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        pod = make_pod(f"s = socket.create_connection({server.getsockname()!r})\nready()")
+        assert [c.remote for c in look(pod).outside] == [f"127.0.0.1:{server.getsockname()[1]}"]
+
+
+def test_addresses_of_a_pod_with_a_network_of_its_own(make_pod: MakePod) -> None:
+    pod = make_pod(
+        """
+import subprocess
+for command in ("link set lo up", "addr add 10.9.8.7/32 dev lo", "addr add fd00::7/128 dev lo nodad"):
+    subprocess.run(["ip", *command.split()], check=True)
+server = socket.create_server(("10.9.8.7", 0))
+client = socket.create_connection(server.getsockname())
+accepted = server.accept()
+datagrams = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+datagrams.bind(("fd00::7", 0))
+local = socket.create_server(("127.0.0.1", 0))
+everywhere = socket.create_server(("", 0))
+a, b = socket.socketpair()
+ready()
+""",
+        options=["--net"],
+    )
+    found = look(pod)
+    assert found.refusals == []
+    assert found.outside == []
+    assert found.addresses == ["10.9.8.7", "fd00::7"]
+
+
+def test_a_unix_socket_from_another_network_namespace(make_pod: MakePod) -> None:
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        pod = make_pod("ready()", pass_fds=(theirs.fileno(),), options=["--net"])
+        assert one_refusal(pod) == (
+            f"process 2 {PYTHON} is connected by a unix socket that was made in another network namespace:"
+            " close it before a checkpoint"
+        )
+
+
+OTHER_SOCKETS = [
+    (
+        "socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)",
+        "has a packet socket open, which cannot be captured: stop the network capture before a checkpoint",
+    ),
+    (
+        "socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)",
+        "has a multipath TCP socket open, which cannot be captured: for a Go program set GODEBUG=multipathtcp=0",
+    ),
+    (
+        "socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)",
+        "has a socket of the address family 38 open, which cannot be captured: close it before a checkpoint",
+    ),
+    ("socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)", ""),
+]
+
+
+@pytest.mark.parametrize(("make", "sentence"), OTHER_SOCKETS)
+def test_other_sockets(make_pod: MakePod, make: str, sentence: str) -> None:
+    pod = make_pod(
+        f"""
+try:
+    s = {make}
+except OSError as error:
+    ready(error.strerror)
+ready()
+"""
+    )
+    if pod.report != "ready":
+        pytest.skip(f"this kernel has no such socket: {pod.report}")
+    assert look(pod).refusals == ([f"process 2 {PYTHON} {sentence}"] if sentence else [])
+
+
+def test_a_connected_netlink_socket(make_pod: MakePod) -> None:
+    pod = make_pod(
+        """
+other = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 2)
+other.bind((0, 0))
+s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 2)
+s.connect((other.getsockname()[0], 0))
+ready(other.getsockname()[0])
+"""
+    )
+    assert one_refusal(pod) == (
+        f"process 2 {PYTHON} has a netlink socket that is connected to port {pod.report}, which cannot be captured:"
+        " close it before a checkpoint"
+    )
+
+
+def test_a_traced_process(make_pod: MakePod) -> None:
+    pod = make_pod("ready()")
+    tracer = f"""
+import ctypes, signal, sys
+libc = ctypes.CDLL(None)
+print(libc.ptrace(0x4206, {pod.leader}, 0, 0), flush=True)  # PTRACE_SEIZE
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", tracer], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as debugger:
+        assert debugger.stdout is not None
+        assert debugger.stdout.readline() == "0\n"
+        refusal = one_refusal(pod)
+        debugger.communicate("")
+    assert refusal == (
+        f"process 2 {PYTHON} is being traced by process {debugger.pid} {PYTHON}: detach the debugger or tracer first"
+    )
+    assert look(pod).refusals == []
+
+
+@pytest.mark.parametrize("name", ["mnt", "user", "net", "ipc", "uts"])
+def test_another_namespace(make_pod: MakePod, name: str) -> None:
+    option = {"mnt": "mount", "user": "user"}.get(name, name)
+    pod = make_pod(
+        f"""
+import subprocess
+other = subprocess.Popen(["unshare", "--{option}", "sleep", "1000"])
+while open(f"/proc/{{other.pid}}/comm").read() != "sleep\\n":
+    pass
+ready()
+"""
+    )
+    sentences = look(pod).refusals
+    assert (
+        f"process 3 (sleep) is in another {name} namespace than the pod, which cannot be captured:"
+        " start it without a container or sandbox of its own"
+    ) in sentences
+    # A new mount namespace gives its mounts new numbers, so what was inherited across it counts as foreign as well.
+    assert all("another" in s or (name == "mnt" and "opened outside" in s) for s in sentences), sentences
+
+
+def test_a_pid_namespace_inside_the_pod(make_pod: MakePod) -> None:
+    pod = make_pod(
+        """
+import subprocess
+other = subprocess.Popen(["unshare", "--pid", "--fork", "sh", "-c", "echo; exec sleep 1000"], stdout=subprocess.PIPE)
+other.stdout.read(1)
+other.stdout.close()
+ready()
+"""
+    )
+    found = look(pod).refusals
+    assert [s for s in found if "PID namespace" in s] == [
+        "process 4 (sleep) runs in a PID namespace that was made inside the pod, which cannot be captured:"
+        " start it without a container or sandbox of its own"
+    ]
+
+
+def test_zombies_and_stopped_processes_are_no_reason(make_pod: MakePod) -> None:
+    pod = make_pod(
+        """
+dead = os.fork()
+if dead == 0:
+    os._exit(0)
+os.waitid(os.P_PID, dead, os.WEXITED | os.WNOWAIT)
+stopped = os.fork()
+if stopped == 0:
+    os.kill(os.getpid(), signal.SIGSTOP)
+os.waitid(os.P_PID, stopped, os.WSTOPPED | os.WNOWAIT)
+ready()
+"""
+    )
+    found = look(pod)
+    assert found.refusals == []
+    assert sorted(p.state for p in found.processes) == ["S", "T", "Z"]
+
+
+def test_the_same_reason_of_many_processes_is_one_sentence(make_pod: MakePod) -> None:
+    pod = make_pod(
+        """
+done_r, done_w = os.pipe()
+for _ in range(3):
+    if os.fork() == 0:
+        break
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+os.write(done_w, b"x")
+if os.getpid() != 2:
+    signal.pause()
+for _ in range(4):
+    os.read(done_r, 1)
+ready()
+"""
+    )
+    assert one_refusal(pod) == (
+        f"process 2 {PYTHON} has a packet socket open, which cannot be captured (and 3 more processes too):"
+        " stop the network capture before a checkpoint"
+    )
+
+
+def test_limits(make_pod: MakePod) -> None:
+    pod = make_pod("keep = [os.pipe() for _ in range(20)]\nready()")
+    assert look(pod, descriptors=10).refusals == [
+        f"process 2 {PYTHON} and the rest of the pod hold more than 10 descriptors:"
+        " the pod is too large to be looked at before a capture"
+    ]
+    assert look(pod, descriptors=100).refusals == []
+
+
+def test_sentences_are_bounded(make_pod: MakePod) -> None:
+    process = look(make_pod("ready()")).processes[0]
+    refusals = Refusals()
+    for number in range(5):
+        refusals.add(process, f"has problem {number}", "solve it")
+    assert refusals.sentences(2) == [
+        f"process 2 {PYTHON} has problem 0: solve it",
+        f"process 2 {PYTHON} has problem 1: solve it",
+        "3 more reasons of this kind",
+    ]
+
+
+def test_descriptors_that_change_all_the_time_do_not_disturb(make_pod: MakePod) -> None:
+    pod = make_pod(
+        """
+if os.fork() == 0:
+    while True:
+        a, b = socket.socketpair()
+        r, w = os.pipe()
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+        for s in (a, b):
+            s.close()
+        os.close(r), os.close(w)
+ready()
+"""
+    )
+    for _ in range(30):
+        assert look(pod).refusals == []
+
+
+def test_a_large_pod_is_looked_at_quickly(make_pod: MakePod, tmp_path: Path) -> None:
+    """64 processes with 1,000 descriptors in all: 50 ms on an idle machine; the bound leaves room for a busy one."""
+    pod = make_pod(
+        f"""
+done_r, done_w = os.pipe()
+for _ in range(63):
+    if os.fork() == 0:
+        break
+keep = [os.pipe() for _ in range(3)], socket.socketpair(), os.memfd_create("m")
+written = open(f"{tmp_path}/{{os.getpid()}}", "w")
+os.write(done_w, b"x")
+if os.getpid() != 2:
+    signal.pause()
+for _ in range(64):
+    os.read(done_r, 1)
+ready()
+"""
+    )
+    times = []
+    for _ in range(7):
+        began = time.perf_counter()
+        found = look(pod)
+        times.append(time.perf_counter() - began)
+    assert found.refusals == []
+    assert len(found.processes) == 64
+    assert len(found.open_files) == 64
+    count = sum(len(os.listdir(f"/proc/{p.pid}/fd")) for p in found.processes)
+    assert count >= 900
+    print(f"median {statistics.median(times) * 1e3:.1f} ms, best {min(times) * 1e3:.1f} ms, {count} descriptors")
+    assert min(times) < 0.2
+
+
+def test_a_leader_that_ends_during_the_look(make_pod: MakePod) -> None:
+    pod = make_pod("ready()")
+    os.kill(pod.leader, signal.SIGKILL)
+    found = scan(pod.init, pod.leader) if os.path.exists(f"/proc/{pod.init}/ns/pid") else None
+    assert found is None or found.refusals == []
