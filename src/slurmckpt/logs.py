@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 from pathlib import Path
 
 from slurmckpt.errors import one_line
@@ -13,7 +14,7 @@ from slurmckpt.errors import one_line
 class OneLine(logging.Formatter):
     """Users choose names that we quote: what they contain must not forge lines. Tracebacks are ours and keep theirs."""
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's own name)
+    def formatMessage(self, record: logging.LogRecord) -> str:
         """One record as one line."""
         record.message = one_line(record.message, 4000)
         return super().formatMessage(record)
@@ -21,6 +22,7 @@ class OneLine(logging.Formatter):
 
 def start(path: Path, level: str, who: str) -> None:
     """Log to `path` from now on, as `who`; to stderr when it cannot be written."""
+    stop()
     handler: logging.Handler
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
@@ -29,9 +31,16 @@ def start(path: Path, level: str, who: str) -> None:
         handler = logging.StreamHandler()
     handler.setFormatter(OneLine(f"%(asctime)s {who}[{os.getpid()}] %(levelname)s: %(message)s"))
     root = logging.getLogger()
-    for old in list(root.handlers):
-        root.removeHandler(old)
-        with contextlib.suppress(OSError):
-            old.close()
     root.addHandler(handler)
     root.setLevel(level.upper())
+
+
+def stop() -> None:
+    """Close the log. To be called before its descriptor is closed otherwise: Python would close that number again."""
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+        old.close()
+        if isinstance(old, logging.StreamHandler) and old.stream is not sys.stderr:
+            with contextlib.suppress(OSError):
+                old.stream.close()

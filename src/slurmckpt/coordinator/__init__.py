@@ -1,0 +1,1 @@
+"""The per-job, per-node daemon that owns timer, pods, captures and restores."""

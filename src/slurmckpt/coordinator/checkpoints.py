@@ -1,0 +1,198 @@
+"""Takes group checkpoints: by the timer and on request, one at a time, and commits them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from slurmckpt import __version__
+from slurmckpt.capture import criu
+from slurmckpt.coordinator import group, node, schedule
+from slurmckpt.coordinator.incarnation import Incarnation
+from slurmckpt.coordinator.notices import Notices
+from slurmckpt.coordinator.step import Step
+from slurmckpt.errors import SlurmckptError
+from slurmckpt.slurm import admincomment
+from slurmckpt.slurm.port import SlurmPort
+from slurmckpt.store import lease, retention, transfer
+from slurmckpt.store.manifest import Manifest
+from slurmckpt.units import format_bytes, format_seconds
+
+log = logging.getLogger(__name__)
+
+
+class Checkpointer:
+    """The checkpoints of one incarnation. lost: called when a newer incarnation of the job runs: this one must end."""
+
+    def __init__(
+        self,
+        incarnation: Incarnation,
+        steps: Mapping[str, Step],
+        notices: Notices,
+        slurm: SlurmPort | None,
+        lost: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._incarnation = incarnation
+        self._steps = steps
+        self._notices = notices
+        self._slurm = slurm
+        self._lost = lost
+        self._one_at_a_time = asyncio.Lock()
+        self._cost: float | None = None
+        self._feature_noted = False
+
+    async def keep_time(self) -> None:
+        """Take checkpoints by the timer, until cancelled."""
+        incarnation, spread = self._incarnation, random.Random()
+        interval = incarnation.spec.interval(incarnation.settings)
+        while True:
+            pause = schedule.seconds_until_next(interval, incarnation.settings.schedule, self._cost, spread)
+            if pause is None:
+                return
+            await asyncio.sleep(pause)
+            if any(step.running for step in self._steps.values()):
+                try:
+                    await self.take()
+                except (group.Skipped, lease.LeaseLost):
+                    pass  # reported by take()
+                except Exception:  # a fault of ours in one checkpoint must not cost the job those after it
+                    log.exception("job %d: no checkpoint", incarnation.spec.job.job_id)
+
+    async def take(self) -> Manifest:
+        """Take one now.
+
+        Raises group.Skipped with the reason when none is taken, lease.LeaseLost when a newer incarnation runs.
+        """
+        async with self._one_at_a_time:
+            try:
+                await lease.check(self._incarnation.store, self._incarnation.files, self._incarnation.epoch)
+                return await self._take()
+            except lease.LeaseLost as error:
+                await self._lost(str(error))
+                raise
+            except group.Skipped as error:
+                await self._report(str(error))
+                raise
+            except (SlurmckptError, OSError) as error:
+                await self._report(str(error))
+                raise group.Skipped(str(error)) from error
+
+    async def _take(self) -> Manifest:
+        incarnation = self._incarnation
+        seq = await incarnation.files.run(incarnation.store.next_seq)
+        captured = await group.capture(list(self._steps.values()), seq, self._tools(), incarnation.files)
+        self._cost = captured.freeze_seconds
+        try:
+            began = time.monotonic()
+            manifest = await self._publish(captured.directory, await self._manifest(seq, captured))
+            committed = time.monotonic() - began
+        finally:
+            await asyncio.to_thread(shutil.rmtree, captured.directory, True)
+        log.info(
+            "job %d: checkpoint #%d of %s, frozen for %s, committed in %s",
+            manifest.job_id,
+            seq,
+            format_bytes(sum(file.size for file in manifest.files)),
+            format_seconds(manifest.freeze_seconds),
+            format_seconds(committed),
+        )
+        await incarnation.journal.checkpoint(manifest, captured.capture_seconds, committed)
+        keep = incarnation.spec.options.keep or incarnation.settings.store.keep
+        try:
+            await retention.prune(incarnation.store, incarnation.files, keep, set())
+        except SlurmckptError as error:
+            # This one is committed all the same.
+            log.warning("job %d: %s", manifest.job_id, error)
+            await incarnation.journal.event(str(error))
+        await self._note_feature()
+        return manifest
+
+    def _tools(self) -> group.Tools:
+        incarnation, settings = self._incarnation, self._incarnation.settings
+        return group.Tools(
+            installation=incarnation.node.installation,
+            limits=criu.Limits(int(settings.capture.timeout), settings.capture.ghost_limit),
+            enter=incarnation.enter,
+            staging=incarnation.staging,
+            reserve=settings.staging.reserve,
+            shm=incarnation.shm,
+            max_output=settings.capture.max_output,
+        )
+
+    async def _manifest(self, seq: int, captured: group.Captured) -> Manifest:
+        incarnation = self._incarnation
+        spec = incarnation.spec
+        fingerprint = await incarnation.files.run(node.job_fingerprint, incarnation.node, spec, captured.processes)
+        return Manifest(
+            product_version=__version__,
+            cluster=spec.job.cluster,
+            user=spec.job.user,
+            uid=spec.job.uid,
+            job_id=spec.job.job_id,
+            seq=seq,
+            epoch=incarnation.epoch,
+            node=spec.node,
+            created=captured.taken,
+            interval=str(spec.interval(incarnation.settings)),
+            freeze_seconds=captured.freeze_seconds,
+            steps=captured.steps,
+            finished_steps=list(incarnation.finished),
+            outputs=captured.outputs,
+            fingerprint=fingerprint,
+            node_feature=incarnation.node.feature,
+            attempt=spec.restart_count,
+        )
+
+    async def _publish(self, directory: Path, manifest: Manifest) -> Manifest:
+        incarnation = self._incarnation
+        store = incarnation.settings.store
+
+        async def lease_check() -> None:
+            await lease.check(incarnation.store, incarnation.files, incarnation.epoch)
+
+        for left in reversed(range(store.retries + 1)):
+            try:
+                return await transfer.publish(
+                    directory,
+                    incarnation.store,
+                    incarnation.files,
+                    manifest,
+                    incarnation.node.key,
+                    store.compression,
+                    store.level,
+                    lease_check,
+                )
+            except lease.LeaseLost:
+                raise
+            except (SlurmckptError, OSError) as error:
+                if not left:
+                    raise
+                log.warning("checkpoint #%d cannot be committed: %s; tries left: %d", manifest.seq, error, left)
+        raise AssertionError("store.retries is at least 0")
+
+    async def _note_feature(self) -> None:
+        """Tell the controller which node feature a restore needs: the requeue hook cannot read the store."""
+        if self._slurm is None or self._feature_noted:
+            return
+        job_id = self._incarnation.spec.job.job_id
+        try:
+            job = await self._slurm.job(job_id)
+            comment = admincomment.merge(job.admin_comment, self._incarnation.node.feature)
+            if comment != job.admin_comment:
+                await self._slurm.set_admin_comment(job_id, comment)
+            self._feature_noted = True
+        except SlurmckptError as error:
+            log.warning("job %d: the node feature cannot be noted: %s", job_id, error)
+
+    async def _report(self, reason: str) -> None:
+        """Say once in the job's output, and always in log and record, why there is no checkpoint."""
+        log.warning("job %d: no checkpoint: %s", self._incarnation.spec.job.job_id, reason)
+        with contextlib.suppress(SlurmckptError, OSError):
+            await self._incarnation.journal.event(f"checkpoint skipped: {reason}")
+        await self._notices.to_running(self._steps.values(), f"checkpoint skipped: {reason}")

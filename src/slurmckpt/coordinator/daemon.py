@@ -1,0 +1,69 @@
+"""The coordinator's process: started by the prolog, outlives it, ends at the epilog."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+
+from slurmckpt.config import Settings
+from slurmckpt.coordinator.job import Job
+from slurmckpt.coordinator.proc import start_time
+from slurmckpt.coordinator.server import Server
+from slurmckpt.coordinator.spec import JobSpec
+from slurmckpt.errors import SlurmckptError
+from slurmckpt.slurm.port import SlurmPort
+from slurmckpt.slurm.select import select
+
+log = logging.getLogger(__name__)
+
+PID_FILE = "coordinator.pid"
+_SETTLE_SECONDS = 120.0
+
+
+def run(
+    spec: JobSpec, settings: Settings, declined: str, task_socket: socket.socket, control_socket: socket.socket
+) -> None:
+    """Serve one job. Returns when the job has left this node and the store is in order."""
+    _raise_descriptor_limit()
+    asyncio.run(_serve(spec, settings, declined, task_socket, control_socket))
+
+
+async def _serve(
+    spec: JobSpec, settings: Settings, declined: str, task_socket: socket.socket, control_socket: socket.socket
+) -> None:
+    job = Job(spec, settings, _slurm(), declined)
+    server = Server(job, task_socket, control_socket)
+    (job.run_directory / PID_FILE).write_text(f"{os.getpid()} {start_time(os.getpid())}\n", encoding="ascii")
+    ending: list[asyncio.Task[None]] = []
+
+    def terminate() -> None:
+        if not ending:
+            ending.append(asyncio.create_task(server.end()))
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+    opening = asyncio.create_task(job.open())
+    await server.serve()
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(job.settle(), _SETTLE_SECONDS)
+
+
+def _raise_descriptor_limit() -> None:
+    """As many descriptors as the hard limit allows: those of all tasks of a step pass through this process at once."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _slurm() -> SlurmPort | None:
+    try:
+        return select()
+    except SlurmckptError as error:
+        log.warning("Slurm cannot be asked about jobs: %s", error)
+        return None

@@ -1,0 +1,114 @@
+"""One incarnation of a job on this node: what is fixed once the lease is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurmckpt.config import Settings
+from slurmckpt.coordinator import node, staging
+from slurmckpt.coordinator.journal import Journal
+from slurmckpt.coordinator.plan import Plan, Planner
+from slurmckpt.coordinator.spec import JobSpec
+from slurmckpt.errors import SlurmckptError
+from slurmckpt.store import lease
+from slurmckpt.store.identity import UserFiles
+from slurmckpt.store.layout import JobStore
+from slurmckpt.store.manifest import FinishedStep, Manifest
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Incarnation:
+    """epoch: number of this incarnation. plan: the checkpoint it goes on from. finished: steps that have ended.
+
+    replay: steps that had ended at the checkpoint, while the batch script runs again from its top. cold_start: why
+    there is no plan although the job ran before.
+    """
+
+    spec: JobSpec
+    settings: Settings
+    node: node.Node
+    files: UserFiles
+    store: JobStore
+    epoch: int
+    journal: Journal
+    planner: Planner
+    staging: Path
+    shm: Path
+    plan: Plan | None = None
+    replay: list[FinishedStep] = field(default_factory=list)
+    finished: list[FinishedStep] = field(default_factory=list)
+    cold_start: str | None = None
+
+    @property
+    def enter(self) -> Path:
+        """The program that enters a pod."""
+        return self.settings.paths.libexec / "enter"
+
+    async def advance(self) -> None:
+        """Take the next older checkpoint as the plan; without one, the job cold-starts with the reason."""
+        if self.plan is not None:
+            self.plan.discard()
+        self.plan = await self.planner.next()
+        self.replay = list(self.plan.manifest.finished_steps) if self.plan and self.plan.runs_script_again else []
+        if self.plan is None:
+            await self.start_cold(self.planner.cold_start_reason())
+
+    async def start_cold(self, reason: str) -> None:
+        """Give up restoring in this incarnation."""
+        self.plan = None
+        self.replay = []
+        self.cold_start = reason
+        log.warning("job %d: cold start: %s", self.spec.job.job_id, reason)
+        await self.journal.cold_start(reason, self.planner.refused)
+
+
+async def begin(spec: JobSpec, settings: Settings) -> Incarnation:
+    """Examine the node, take the lease, choose the checkpoint.
+
+    Raises SlurmckptError or OSError: then the job runs without checkpoints.
+    """
+    if spec.node_count > 1:
+        raise SlurmckptError(f"jobs on several nodes are not supported yet, and this one has {spec.node_count}")
+    here = await node.examine(settings)
+    files = UserFiles.for_user(spec.job.uid, spec.job.gid, os.getgrouplist(spec.job.user, spec.job.gid))
+    try:
+        store = JobStore(spec.options.directory or settings.store.path, spec.job)
+        await store.prepare(files, by_root=spec.options.directory is None)
+        directory = await asyncio.to_thread(staging.prepare, settings, spec.job.job_id)
+        await asyncio.to_thread(staging.sweep, settings)
+        epoch = await lease.take(store, files, spec.node)
+        journal = await Journal.open(store, files, spec, epoch)
+
+        def unfit(manifest: Manifest) -> str:
+            return node.differences(here, settings, spec, manifest.fingerprint)
+
+        incarnation = Incarnation(
+            spec=spec,
+            settings=settings,
+            node=here,
+            files=files,
+            store=store,
+            epoch=epoch,
+            journal=journal,
+            planner=Planner(store, files, here.key, directory, unfit),
+            staging=directory,
+            shm=settings.paths.run / str(spec.job.job_id) / "shm",
+        )
+        if epoch > 1:
+            if spec.options.fresh:
+                await incarnation.start_cold("--checkpoint-fresh asks for it")
+            elif settings.restore.attempts == 0:
+                await incarnation.start_cold("restore.attempts is 0 on this node")
+            else:
+                await incarnation.advance()
+        return incarnation
+    except BaseException:
+        # Not waited for: its thread may hang in a store that does not answer, and the tasks wait for us.
+        asyncio.get_running_loop().run_in_executor(None, files.close)
+        raise

@@ -1,0 +1,194 @@
+"""One job on this node, from the prolog to the epilog. Whatever fails here, the job itself runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import time
+from typing import Any
+
+from slurmckpt.config import Settings
+from slurmckpt.coordinator import incarnation, shm
+from slurmckpt.coordinator.checkpoints import Checkpointer
+from slurmckpt.coordinator.group import Skipped
+from slurmckpt.coordinator.incarnation import Incarnation
+from slurmckpt.coordinator.notices import Notices
+from slurmckpt.coordinator.pod import Pod
+from slurmckpt.coordinator.runner import StepRunner, run_directly
+from slurmckpt.coordinator.spec import JobSpec
+from slurmckpt.coordinator.step import Step
+from slurmckpt.coordinator.task import Hello
+from slurmckpt.errors import SlurmckptError
+from slurmckpt.slurm.port import SlurmPort
+from slurmckpt.store import lease, retention
+from slurmckpt.store.manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+# States in which Slurm will not run the job again by itself, and its owner has what he wanted: the images have served
+# their time.
+_OVER = frozenset({"COMPLETED", "CANCELLED"})
+_COMING_BACK = frozenset({"REQUEUED", "PENDING", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
+
+
+class Job:
+    """Ties the parts together: steps, their runner, the checkpointer, and the end."""
+
+    def __init__(self, spec: JobSpec, settings: Settings, slurm: SlurmPort | None, declined: str = "") -> None:
+        """declined: why this job runs without checkpoints, when that is known already."""
+        self.spec = spec
+        self.settings = settings
+        self.run_directory = settings.paths.run / str(spec.job.job_id)
+        self.steps: dict[str, Step] = {}
+        self.notices = Notices()
+        self._slurm = slurm
+        self._incarnation: Incarnation | None = None
+        self._runner: StepRunner | None = None
+        self._checkpointer: Checkpointer | None = None
+        self._declined = ""
+        self._ready = asyncio.Event()
+        self._working: set[asyncio.Task[None]] = set()
+        self._opening: asyncio.Task[None] | None = None
+        self._stopping = False
+        if declined:
+            self.decline(declined)
+            self._ready.set()
+
+    async def open(self) -> None:
+        """Take the lease, choose the checkpoint to go on from, start the timer. Or decline, with the reason."""
+        if self._declined or self._stopping:
+            return
+        self._opening = asyncio.current_task()
+        try:
+            begun = await incarnation.begin(self.spec, self.settings)
+            self._incarnation = begun
+            self._runner = StepRunner(begun, self.steps, self.notices)
+            self._checkpointer = Checkpointer(begun, self.steps, self.notices, self._slurm, self._superseded)
+            self._work(self._checkpointer.keep_time())
+        except Exception as error:  # the tasks wait for us: whatever it is, they must run
+            if not isinstance(error, (SlurmckptError, OSError)):
+                log.exception("job %d", self.spec.job.job_id)
+            self.decline(str(error) or type(error).__name__)
+        finally:
+            self._ready.set()
+
+    def decline(self, reason: str) -> None:
+        """Run this job without checkpoints; its first task says why."""
+        log.warning("job %d: no checkpoints: %s", self.spec.job.job_id, reason)
+        self._declined = reason
+        self.notices.later(f"no checkpoints for this job: {reason}")
+
+    def step_of(self, hello: Hello) -> Step | None:
+        """The step that a task belongs to; None when it came too late to be part of its pod."""
+        if self._stopping:
+            return None
+        step = self.steps.get(hello.step_name)
+        if step is None:
+            step = self.steps[hello.step_name] = Step.of(hello)
+            self._work(self._run(step))
+        return None if step.closed else step
+
+    async def checkpoint(self) -> Manifest:
+        """Take a group checkpoint now. Raises Skipped with the reason when none is taken."""
+        await self._ready.wait()
+        if self._checkpointer is None:
+            raise Skipped(f"no checkpoints for this job: {self._declined}")
+        return await self._checkpointer.take()
+
+    async def stop(self) -> None:
+        """End every pod and leave nothing of the job on this node. What concerns the store follows in settle()."""
+        self._stopping = True
+        # The pods first: a CRIU that works in one ends with it, and need not be waited for.
+        for pod in self._pods():
+            pod.destroy()
+        working = {*self._working, *([self._opening] if self._opening is not None else [])}
+        for work in working:
+            work.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        await self._end_pods()
+        if self._incarnation is not None:
+            shutil.rmtree(self._incarnation.staging, ignore_errors=True)
+        with contextlib.suppress(shm.ShmError):
+            shm.unmount(self.run_directory / "shm")
+
+    async def settle(self) -> None:
+        """After the job's end: what the store keeps depends on how the job ended for Slurm."""
+        begun = self._incarnation
+        if begun is None:
+            return
+        # LeaseLost: record and checkpoints are those of a newer incarnation now.
+        with contextlib.suppress(SlurmckptError, OSError):
+            await lease.check(begun.store, begun.files, begun.epoch)
+            await begun.journal.stopped()
+            state = await self._state()
+            await lease.check(begun.store, begun.files, begun.epoch)
+            await begun.journal.ended(" ".join(sorted(state)) or "unknown")
+            if state & _OVER and not state & _COMING_BACK:
+                await retention.remove_all(begun.store, begun.files)
+            await retention.forget(begun.store, begun.files, self.settings.store.record_days)
+        await asyncio.to_thread(begun.files.close)
+
+    async def _state(self) -> frozenset[str]:
+        """The job's state for Slurm; empty when it is not known."""
+        if self._slurm is None:
+            return frozenset()
+        try:
+            return (await self._slurm.job(self.spec.job.job_id)).state
+        except SlurmckptError as error:
+            log.warning("job %d: its state is not known, so its checkpoints stay: %s", self.spec.job.job_id, error)
+            return frozenset()
+
+    def status(self) -> dict[str, Any]:
+        """What `slurmckpt status` asks of a running coordinator."""
+        begun = self._incarnation
+        return {
+            "job_id": self.spec.job.job_id,
+            "node": self.spec.node,
+            "interval": str(self.spec.interval(self.settings)),
+            "epoch": begun.epoch if begun else None,
+            "declined": self._declined or None,
+            "time": time.time(),
+            "steps": [
+                {"step": step.name, "ntasks": step.ntasks, "running": step.running, "restored_from": step.restored_from}
+                for step in self.steps.values()
+            ],
+        }
+
+    async def _run(self, step: Step) -> None:
+        tasks = await step.gather()
+        await self._ready.wait()
+        if not tasks:
+            return
+        if self._declined or self._runner is None:
+            await self.notices.to_starting(tasks)
+            await run_directly(step, tasks)
+        else:
+            await self._runner.run(step, tasks)
+
+    async def _superseded(self, reason: str) -> None:
+        """A newer incarnation runs elsewhere: this one was given up for dead, publishes nothing and ends."""
+        log.error("job %d: %s", self.spec.job.job_id, reason)
+        self._declined = reason
+        await self._end_pods()
+
+    def _pods(self) -> list[Pod]:
+        return [step.pod for step in self.steps.values() if step.pod is not None]
+
+    async def _end_pods(self) -> None:
+        pods = self._pods()
+        for pod in pods:
+            pod.destroy()
+        for pod in pods:
+            await pod.gone()
+
+    def _work(self, coroutine: Any) -> None:
+        work: asyncio.Task[None] = asyncio.create_task(coroutine)
+        self._working.add(work)
+        work.add_done_callback(self._worked)
+
+    def _worked(self, work: asyncio.Task[None]) -> None:
+        self._working.discard(work)
+        if not work.cancelled() and (error := work.exception()) is not None:
+            log.error("job %d", self.spec.job.job_id, exc_info=error)

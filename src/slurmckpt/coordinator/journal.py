@@ -1,0 +1,105 @@
+"""Writes down what happens to the job, for `slurmckpt status`. A record that cannot be written never stops anything."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from slurmckpt.coordinator.spec import JobSpec
+from slurmckpt.errors import SlurmckptError
+from slurmckpt.store import record
+from slurmckpt.store.identity import UserFiles
+from slurmckpt.store.layout import JobStore
+from slurmckpt.store.manifest import Manifest
+from slurmckpt.store.record import Attempt, CheckpointNote, Record, StepNote
+
+log = logging.getLogger(__name__)
+
+# Notes of older ones are forgotten: a record is written anew with each checkpoint, and read only up to a size.
+_MAX_CHECKPOINTS = 1000
+
+
+class Journal:
+    """The record of the job, with this incarnation's attempt as its last."""
+
+    def __init__(self, store: JobStore, files: UserFiles, kept: Record, attempt: Attempt) -> None:
+        self._store = store
+        self._files = files
+        self._record = kept
+        self._attempt = attempt
+
+    @classmethod
+    async def open(cls, store: JobStore, files: UserFiles, spec: JobSpec, epoch: int) -> Journal:
+        """Begin this incarnation's attempt."""
+        kept = await record.load(store, files)
+        attempt = Attempt(epoch=epoch, node=spec.node, started=time.time())
+        kept.attempts.append(attempt)
+        journal = cls(store, files, kept, attempt)
+        await journal._save()
+        return journal
+
+    async def restored(self, manifest: Manifest, seconds: float, refused: list[str]) -> None:
+        """A step came back from this checkpoint."""
+        before = [attempt.ended for attempt in self._record.attempts[:-1] if attempt.epoch == manifest.epoch]
+        self._attempt.restored_from = manifest.seq
+        self._attempt.restored_seconds = (self._attempt.restored_seconds or 0.0) + seconds
+        self._attempt.refused = list(refused)
+        if before and before[-1] is not None:
+            self._attempt.lost_seconds = max(0.0, before[-1] - manifest.created)
+        await self._save()
+
+    async def cold_start(self, reason: str, refused: list[str]) -> None:
+        """Nothing is restored, for this reason."""
+        self._attempt.cold_start = reason
+        self._attempt.refused = list(refused)
+        await self._save()
+
+    async def step(self, name: str, ntasks: int, state: str, status: int | None) -> None:
+        """A step has this state now."""
+        note = next((note for note in self._attempt.steps if note.step == name), None)
+        if note is None:
+            note = StepNote(name, ntasks)
+            self._attempt.steps.append(note)
+        note.state, note.status = state, status
+        await self._save()
+
+    async def checkpoint(self, manifest: Manifest, capture_seconds: float, commit_seconds: float) -> None:
+        """A checkpoint is committed."""
+        self._record.checkpoints.append(
+            CheckpointNote(
+                seq=manifest.seq,
+                epoch=manifest.epoch,
+                time=manifest.created,
+                bytes=sum(file.size for file in manifest.files),
+                stored_bytes=sum(file.stored_size for file in manifest.files),
+                freeze_seconds=manifest.freeze_seconds,
+                capture_seconds=capture_seconds,
+                commit_seconds=commit_seconds,
+                steps=[image.step for image in manifest.steps],
+                node=manifest.node,
+            )
+        )
+        del self._record.checkpoints[:-_MAX_CHECKPOINTS]
+        await self._save()
+
+    async def event(self, text: str) -> None:
+        """Something worth knowing happened."""
+        self._record.add_event(time.time(), text)
+        await self._save()
+
+    async def ended(self, outcome: str) -> None:
+        """The incarnation is over."""
+        self._attempt.ended = self._attempt.ended or time.time()
+        self._attempt.outcome = outcome
+        await self._save()
+
+    async def stopped(self) -> None:
+        """The tasks have ended or are being ended; how the job ended is not known yet."""
+        self._attempt.ended = time.time()
+        await self._save()
+
+    async def _save(self) -> None:
+        try:
+            await record.save(self._store, self._files, self._record)
+        except (SlurmckptError, OSError) as error:
+            log.warning("the job's record cannot be written: %s", error)

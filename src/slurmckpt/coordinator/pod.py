@@ -1,0 +1,298 @@
+"""One pod: its pod init, the tasks in it, and what is known of their ends. The pod outlives a coordinator that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from slurmckpt.coordinator.cgroups import procs_files
+from slurmckpt.coordinator.proc import start_time
+from slurmckpt.coordinator.task import Task
+from slurmckpt.coordinator.wire import Channel, Message, WireError
+from slurmckpt.errors import SlurmckptError
+
+log = logging.getLogger(__name__)
+
+FIRST_PID = 100  # the leader's pid: pod init sets ns_last_pid to 99 so that CRIU finds low pids free at a restore
+_BUILD_SECONDS = 30
+_SYNC_SECONDS = 10
+
+
+class PodError(SlurmckptError):
+    """The pod could not be built or does not answer."""
+
+
+@dataclass
+class TaskState:
+    """A task of the pod. pid: inside the pod, 0 until it has started. status: raw wait status once it has ended."""
+
+    gtask: int
+    keys: dict[int, str]
+    pid: int = 0
+    status: int | None = None
+
+
+@dataclass(frozen=True)
+class PodSettings:
+    """libexec: directory of pod-init, leader, enter. shm: the job's /dev/shm. run: where the pod's pid is noted."""
+
+    libexec: Path
+    shm: Path
+    run: Path
+    deny_io_uring: bool
+
+
+@dataclass
+class Pod:
+    """The namespaces in which the tasks of one step run on this node."""
+
+    step: str
+    uid: int
+    gid: int
+    groups: Sequence[int]
+    settings: PodSettings
+    init_pid: int = 0
+    pidfd: int = -1
+    leader_pid: int = FIRST_PID
+    status_pipe: int = -1
+    status_key: str = ""
+    cgroups: list[Path] = field(default_factory=list)
+    tasks: dict[int, TaskState] = field(default_factory=dict)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    on_change: Callable[[], None] = lambda: None
+    _channel: Channel | None = None
+    _answers: dict[str, asyncio.Future[None]] = field(default_factory=dict)
+    _reader: asyncio.Task[None] | None = None
+    _burial: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a task of this pod still runs."""
+        return not self.ended.is_set() and any(task.status is None for task in self.tasks.values())
+
+    async def build(self, shim_pid: int, network: Literal["new", "keep"]) -> None:
+        """Make the namespaces around the shim's own context. Raises PodError; nothing is left then."""
+        self.cgroups = procs_files(shim_pid)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel = Channel(ours)
+        command = [
+            str(self.settings.libexec / "pod-init"),
+            "--control",
+            str(theirs.fileno()),
+            "--shim-pid",
+            str(shim_pid),
+        ]
+        for path in self.cgroups:
+            command += ["--cgroup", str(path)]
+        command += ["--shm", str(self.settings.shm), "--net", network]
+        process = None
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+            )
+            theirs.close()
+            ready = await asyncio.wait_for(self._channel.receive(), _BUILD_SECONDS)
+            if ready is None or ready.verb != "READY" or len(ready.descriptors) != 1:
+                reason = (
+                    ready.text("reason")
+                    if ready is not None and ready.verb == "FAILED"
+                    else "pod init ended without a word"
+                )
+                raise PodError(f"the pod of step {self.step} cannot be built: {reason}")
+            self.init_pid = ready.number("pid")
+            self.pidfd = os.pidfd_open(self.init_pid)
+            self.status_pipe = ready.descriptors.pop()
+            self.status_key = f"pipe:[{os.fstat(self.status_pipe).st_ino}]"
+            await process.wait()
+            self._note()
+        except BaseException as error:
+            if process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(process.wait(), _SYNC_SECONDS)
+            self.destroy()
+            await self.gone()
+            if isinstance(error, (OSError, WireError, asyncio.TimeoutError)):
+                reason = str(error) or "no answer"
+                raise PodError(f"the pod of step {self.step} cannot be built: {reason}") from error
+            raise
+        finally:
+            theirs.close()
+        self._reader = asyncio.create_task(self._read(self._channel))
+
+    async def start(self, tasks: Sequence[Task]) -> None:
+        """Start the tasks afresh. Their connections and descriptors go to the pod."""
+        channel = self._connected()
+        self.leader_pid = FIRST_PID
+        groups = ",".join(str(group) for group in self.groups)
+        pairs: list[tuple[str, object]] = [
+            ("path", self.settings.libexec / "leader"),
+            ("uid", self.uid),
+            ("gid", self.gid),
+            ("groups", groups),
+            ("ntasks", len(tasks)),
+        ]
+        if self.settings.deny_io_uring:
+            pairs.append(("deny", "io_uring"))
+        await channel.send("LEADER", pairs)
+        for index, task in enumerate(tasks):
+            self.tasks[index] = TaskState(task.hello.gtask, dict(task.keys))
+            own: list[tuple[str, object]] = []
+            # A shim that has died meanwhile must not stop the others: pod init finds its end, and kills its task.
+            with contextlib.suppress(OSError):
+                own = [("cgroup", path) for path in procs_files(task.shim_pid)]
+            with contextlib.suppress(ConnectionError):
+                await task.channel.send("RUN")
+            await channel.send(
+                "TASK",
+                [("index", index), *own],
+                [task.channel.descriptor, task.payload, *task.descriptors.values()],
+            )
+            task.close()
+        await channel.send("GO")
+
+    async def adopt(self, leader_pid: int, tasks: Sequence[tuple[int, Task]]) -> None:
+        """Hand the shims of restored tasks to pod init, and let it forward.
+
+        tasks: by index, each with its pid inside the pod, or 0 when it had ended.
+        """
+        channel = self._connected()
+        self.leader_pid = leader_pid
+        await channel.send("ADOPT", [("leader", leader_pid)])
+        for index, (pid, task) in enumerate(tasks):
+            if pid:
+                with contextlib.suppress(ConnectionError):
+                    await task.channel.send("RUN")
+                await channel.send("SHIM", [("index", index), ("pid", pid)], [task.channel.descriptor])
+        await channel.send("GO")
+
+    async def sync(self) -> None:
+        """Return when every task end that has happened so far is known here. Raises PodError."""
+        await self._ask("SYNC", "SYNCED")
+
+    async def kill_tasks(self) -> None:
+        """End every process of the pod but pod init. Raises PodError."""
+        await self._ask("KILL", "KILLED")
+
+    async def say(self, text: str) -> None:
+        """One line on the stderr of the first task that still runs; lost when none does."""
+        if self._channel is not None and not self.ended.is_set():
+            with contextlib.suppress(ConnectionError):
+                await self._channel.send("SAY", [("text", text)])
+
+    def destroy(self) -> None:
+        """End the pod and everything in it at once."""
+        if self.pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        self._finish()
+
+    async def gone(self) -> None:
+        """Wait until pod init, and with it every process of the pod, is gone. Any number of callers may wait."""
+        if self._burial is None:
+            if self.pidfd < 0:
+                return
+            self._burial = asyncio.create_task(self._bury())
+        await asyncio.shield(self._burial)
+
+    async def _bury(self) -> None:
+        loop = asyncio.get_running_loop()
+        dead: asyncio.Future[None] = loop.create_future()
+
+        def ended() -> None:
+            if not dead.done():
+                dead.set_result(None)
+
+        loop.add_reader(self.pidfd, ended)
+        try:
+            await dead
+        finally:
+            loop.remove_reader(self.pidfd)
+            os.close(self.pidfd)
+            self.pidfd = -1
+            with contextlib.suppress(OSError):
+                self._note_path().unlink()
+
+    def close_status_pipe(self) -> None:
+        """Give up our copy of the pipe's write end: the leader has its own."""
+        if self.status_pipe >= 0:
+            os.close(self.status_pipe)
+            self.status_pipe = -1
+
+    def _connected(self) -> Channel:
+        if self._channel is None:
+            raise PodError(f"the pod of step {self.step} has ended")
+        return self._channel
+
+    async def _ask(self, verb: str, answer: str) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._answers[answer] = future
+        try:
+            await self._connected().send(verb)
+            await asyncio.wait_for(future, _SYNC_SECONDS)
+        except (ConnectionError, asyncio.TimeoutError) as error:
+            raise PodError(f"pod init of step {self.step} does not answer {verb}") from error
+        finally:
+            self._answers.pop(answer, None)
+
+    async def _read(self, channel: Channel) -> None:
+        try:
+            while (message := await channel.receive()) is not None:
+                self._take(message)
+                message.close()
+        except (WireError, ConnectionError) as error:
+            log.error("pod init of step %s: %s", self.step, error)
+        self._finish()
+
+    def _take(self, message: Message) -> None:
+        if message.verb in ("STARTED", "EXITED"):
+            task = self.tasks.get(message.number("index"))
+            if task is None:
+                raise WireError(f"{message.verb} of task {message.text('index')}, which this pod does not have")
+            if message.verb == "STARTED":
+                task.pid = message.number("pid")
+            else:
+                task.status = message.number("status")
+        elif message.verb == "SIGNALLED":
+            log.info("step %s: task %d gets signal %d", self.step, message.number("index"), message.number("n"))
+        elif message.verb == "FAILED":
+            log.error("pod init of step %s: %s", self.step, message.text("reason"))
+        elif (future := self._answers.get(message.verb)) is not None and not future.done():
+            future.set_result(None)
+        self.on_change()
+
+    def _finish(self) -> None:
+        self.close_status_pipe()
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(ConnectionError("pod init ended"))
+        self.ended.set()
+        self.on_change()
+
+    def _note_path(self) -> Path:
+        return self.settings.run / "pods" / f"{self.step}.pid"
+
+    def _note(self) -> None:
+        """For an epilog that finds no coordinator: which process to end. The start time guards against a reused pid."""
+        path = self._note_path()
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.write_text(f"{self.init_pid} {start_time(self.init_pid)}\n", encoding="ascii")

@@ -1,0 +1,26 @@
+"""Small readings of /proc that do not depend on pods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def start_time(pid: int) -> int:
+    """When a process started, in clock ticks since boot (field 22 of /proc/PID/stat, proc(5)).
+
+    Raises OSError when it is gone.
+    """
+    return int(_stat(pid)[19])
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 when the process is gone."""
+    try:
+        return int(_stat(pid)[1])
+    except OSError:
+        return 0
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third on. The second, the command, may hold spaces and parentheses."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()

@@ -1,0 +1,158 @@
+"""Bring one step back from a verified checkpoint: files to the boundary, a pod, CRIU, and only then the ranks run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmckpt.capture import criu
+from slurmckpt.coordinator import held, network, outputs, shm
+from slurmckpt.coordinator.plan import Plan
+from slurmckpt.coordinator.pod import Pod, TaskState
+from slurmckpt.coordinator.step import Step
+from slurmckpt.coordinator.streams import OutputHolder
+from slurmckpt.coordinator.task import Task
+from slurmckpt.errors import Refused
+from slurmckpt.store.identity import UserFiles
+from slurmckpt.store.manifest import OpenFile, StepImage
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Restorer:
+    """What a restore needs of this node."""
+
+    installation: criu.Installation
+    enter: Path
+    shm: Path
+    files: UserFiles
+
+
+def mismatch(image: StepImage, step: Step) -> str:
+    """Why this step is not the one in the image, or an empty text."""
+    if image.ntasks != step.ntasks:
+        return f"step {step.name} had {image.ntasks} tasks on its node and has {step.ntasks} now"
+    if image.argv_digest != step.argv_digest:
+        return f"step {step.name} ran another command, or in another directory, than {step.command!r}"
+    return ""
+
+
+async def restore(
+    restorer: Restorer,
+    plan: Plan,
+    image: StepImage,
+    step: Step,
+    tasks: Sequence[Task],
+    pod: Pod,
+    holders: Sequence[OutputHolder],
+) -> None:
+    """Restore `step` into `pod`, which is not built yet. Raises SlurmckptError or OSError; the caller destroys the pod.
+
+    holders: descriptors of this incarnation through which the job's output is written. Files are brought to the
+    boundary only when everything else stands, as what lies behind the boundary in them is lost then.
+    """
+    directory = plan.directory / image.directory
+    inherit = _inherit(image, tasks)
+    foreign = network.foreign(image.addresses)
+    await pod.build(tasks[0].shim_pid, "new" if foreign else "keep")
+    if foreign:
+        await network.isolate(restorer.enter, pod.init_pid, foreign)
+    inherit[image.status_pipe] = pod.status_pipe
+    await restorer.files.run(_truncate_all, image.open_files)
+    if image.shm and not plan.filled_shm:
+        await asyncio.to_thread(shm.fill, restorer.shm, plan.directory / shm.ARCHIVE)
+        plan.filled_shm = True
+    for complaint in await outputs.put_back(plan.manifest.outputs, holders, plan.directory, restorer.files):
+        log.warning("step %s: %s", step.name, complaint)
+    by_index = {task.hello.task: task for task in tasks}
+    for saved in image.tasks:
+        keys = {int(number): key for number, key in saved.descriptors.items()}
+        pod.tasks[saved.index] = TaskState(saved.gtask, keys, saved.pid, saved.status if saved.exited else None)
+
+    for saved in image.tasks:
+        lines = {int(stream): bytes.fromhex(text) for stream, text in saved.held.items()}
+        held.write(by_index[saved.index].held, lines)
+
+    async def restored() -> None:
+        alive = [(0 if saved.exited else saved.pid, by_index[saved.index]) for saved in image.tasks]
+        await pod.adopt(image.leader_pid, alive)
+
+    target = criu.Target(restorer.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups)
+    await criu.restore(restorer.installation, target, directory / "images", criu.RestoreHooks(restored, inherit))
+    pod.close_status_pipe()
+    for saved in image.tasks:
+        if saved.exited:
+            # A shim that died meanwhile needs no answer.
+            with contextlib.suppress(ConnectionError):
+                await by_index[saved.index].channel.send("EXIT", [("status", saved.status)])
+    for task in tasks:
+        task.close()
+    # From now on the descriptors of this incarnation stand where those of the old one stood: the next image names them.
+    for index, task in by_index.items():
+        pod.tasks[index].keys = dict(task.keys)
+
+
+def _inherit(image: StepImage, tasks: Sequence[Task]) -> dict[str, int]:
+    """CRIU's key of each outside descriptor in the image -> the descriptor that the task has in its place now.
+
+    Raises Refused when the tasks or their descriptors are others than those in the image.
+    """
+    by_index = {task.hello.task: task for task in tasks}
+    added = sorted(by_index.keys() - {saved.index for saved in image.tasks})
+    if added:
+        raise Refused(f"task {added[0]} of step {image.step} had not started at the checkpoint")
+    inherit: dict[str, int] = {}
+    for saved in image.tasks:
+        task = by_index.get(saved.index)
+        if task is None:
+            raise Refused(f"task {saved.index} of step {image.step} did not start")
+        for number, key in saved.descriptors.items():
+            if key.startswith("socket:"):
+                continue
+            descriptor = task.descriptors.get(int(number))
+            if descriptor is None:
+                raise Refused(f"task {saved.index} of step {image.step} has no descriptor {number} now")
+            inherit.setdefault(key, descriptor)
+    return inherit
+
+
+def _truncate_all(files: Sequence[OpenFile]) -> None:
+    """Bring each file that a rank had open for writing to its size at the boundary; what came later is written again.
+
+    Runs as the job's user. All are checked, and those to be cut are open, before the first is changed.
+    """
+    with contextlib.ExitStack() as stack:
+        longer = []
+        for file in files:
+            try:
+                status = os.lstat(file.path)
+            except OSError as error:
+                raise Refused(
+                    f"{file.path}, open for writing at the checkpoint, cannot be found: {error.strerror}"
+                ) from error
+            if not stat.S_ISREG(status.st_mode):
+                raise Refused(f"{file.path}, open for writing at the checkpoint, is no regular file any more")
+            if status.st_size < file.size:
+                raise Refused(
+                    f"{file.path} is shorter ({status.st_size} bytes) than at the checkpoint ({file.size} bytes)"
+                )
+            if status.st_size > file.size:
+                longer.append((_open_to_cut(file.path, stack), file.size))
+        for descriptor, size in longer:
+            os.ftruncate(descriptor, size)
+
+
+def _open_to_cut(path: str, stack: contextlib.ExitStack) -> int:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise Refused(f"{path} is longer than at the checkpoint and cannot be cut: {error.strerror}") from error
+    stack.callback(os.close, descriptor)
+    return descriptor

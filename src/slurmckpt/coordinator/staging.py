@@ -1,0 +1,32 @@
+"""The root-only place on this node where images are written while ranks are frozen, and verified before a restore."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+from slurmckpt.config import Settings
+
+log = logging.getLogger(__name__)
+
+
+def prepare(settings: Settings, job_id: int) -> Path:
+    """The job's own directory, empty and only for root. Raises OSError."""
+    root = settings.staging.path
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory = root / str(job_id)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700)
+    return directory
+
+
+def sweep(settings: Settings) -> None:
+    """Remove what jobs left that a power cut ended: /run is empty after a boot, staging is not.
+
+    A job's directory in /run is made before the one in staging and removed after it: one in staging alone is nobody's.
+    """
+    for directory in settings.staging.path.glob("[0-9]*"):
+        if directory.name.isdigit() and not (settings.paths.run / directory.name).exists():
+            log.info("%s is left from a job that is gone; it is removed", directory)
+            shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,80 @@
+"""One step of the job on this node: its tasks as they arrive, then its pod."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from slurmckpt.coordinator.pod import Pod
+from slurmckpt.coordinator.proc import parent_of
+from slurmckpt.coordinator.streams import Streams
+from slurmckpt.coordinator.task import Hello, Task
+
+log = logging.getLogger(__name__)
+
+# slurmstepd lets all tasks of a step execute at the same moment; one that never comes died before that and must not
+# hold up the others.
+GATHER_SECONDS = 30.0
+
+
+@dataclass
+class Step:
+    """Everything the coordinator knows of one step. carrier: the step's slurmstepd, which carries its output onward."""
+
+    name: str
+    ntasks: int
+    nnodes: int
+    tasks: dict[int, Task] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
+    complete: asyncio.Event = field(default_factory=asyncio.Event)
+    closed: bool = False
+    pod: Pod | None = None
+    streams: Streams = field(default_factory=Streams)
+    argv_digest: str = ""
+    command: str = ""
+    carrier: int = 0
+    restored_from: int | None = None
+    state: str = "starting"
+    connected: bool = True
+
+    @classmethod
+    def of(cls, hello: Hello) -> Step:
+        """The step that the first of its tasks announces."""
+        return cls(name=hello.step_name, ntasks=hello.ntasks, nnodes=hello.nnodes)
+
+    def add(self, task: Task) -> None:
+        """A task is ready to start."""
+        self.tasks[task.hello.task] = task
+        self._count()
+
+    def lose(self, index: int) -> None:
+        """A task announced itself and ended before it was ready."""
+        if index not in self.tasks:
+            self.gone.add(index)
+            self._count()
+
+    async def gather(self) -> list[Task]:
+        """All tasks of this step, by local id, once they are ready; those that have not come in time are left out."""
+        try:
+            await asyncio.wait_for(self.complete.wait(), GATHER_SECONDS)
+        except asyncio.TimeoutError:
+            log.warning(
+                "step %s: %d of %d tasks came within %.0f s", self.name, len(self.tasks), self.ntasks, GATHER_SECONDS
+            )
+        self.closed = True
+        tasks = [self.tasks[index] for index in sorted(self.tasks)]
+        if tasks:
+            self.argv_digest = tasks[0].argv_digest
+            self.command = tasks[0].command
+            self.carrier = parent_of(tasks[0].shim_pid)
+        return tasks
+
+    @property
+    def running(self) -> bool:
+        """Whether its pod has a task that still runs."""
+        return self.pod is not None and self.pod.running
+
+    def _count(self) -> None:
+        if len(self.tasks) + len(self.gone) >= self.ntasks:
+            self.complete.set()

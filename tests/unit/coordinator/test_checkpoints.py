@@ -1,0 +1,228 @@
+"""Taking checkpoints: one at a time, tried again, and never the end of those to come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from slurmckpt.capture import criu
+from slurmckpt.config import Settings, Store
+from slurmckpt.coordinator import group, schedule
+from slurmckpt.coordinator.checkpoints import Checkpointer
+from slurmckpt.coordinator.incarnation import Incarnation
+from slurmckpt.coordinator.notices import Notices
+from slurmckpt.coordinator.spec import JobSpec, Options
+from slurmckpt.coordinator.step import Step
+from slurmckpt.errors import StoreError
+from slurmckpt.identity import JobIdentity
+from slurmckpt.slurm.port import SlurmPort
+from slurmckpt.store import lease, retention, transfer
+from slurmckpt.store.lease import LeaseLost
+from slurmckpt.units import Interval
+from tests.unit.coordinator.parts import GID, UID, image
+
+
+class FakeJournal:
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.committed: list[int] = []
+
+    async def event(self, text: str) -> None:
+        self.events.append(text)
+
+    async def checkpoint(self, manifest: Any, capture_seconds: float, commit_seconds: float) -> None:
+        self.committed.append(manifest.seq)
+
+
+class Files:
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+
+class Stage:
+    """An incarnation whose captures and commits do what a test says."""
+
+    def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings | None = None) -> None:
+        self.staging = top
+        self.publish_errors: list[Exception] = []
+        self.prune_error: Exception | None = None
+        self.capture_error: Exception | None = None
+        self.lease_error: Exception | None = None
+        self.published = 0
+        self.captures = 0
+        self.lost: list[str] = []
+        self.journal = FakeJournal()
+        self.seq = 0
+        self.steps = {"0": Step("0", 1, 1)}
+        job = JobIdentity("c", "jane", UID, GID, 7)
+        options = Options(interval=Interval("fixed", 1.0), keep=5)
+        incarnation = SimpleNamespace(
+            spec=JobSpec(job, "n1", 1, 2, options),
+            settings=settings or Settings(),
+            node=SimpleNamespace(
+                installation=criu.Installation("/criu", "4.2.1", False), key=b"k" * 16, fingerprint={}, feature="f"
+            ),
+            files=Files(),
+            store=SimpleNamespace(next_seq=self._next),
+            epoch=3,
+            journal=self.journal,
+            staging=top,
+            shm=top,
+            enter=Path("/enter"),
+            finished=[],
+        )
+        monkeypatch.setattr(lease, "check", self._check)
+        monkeypatch.setattr(group, "capture", self._capture)
+        monkeypatch.setattr(transfer, "publish", self._publish)
+        monkeypatch.setattr(retention, "prune", self._prune)
+        self.notices = Notices()
+        self.checkpointer = Checkpointer(
+            cast(Incarnation, incarnation), self.steps, self.notices, cast(SlurmPort, None), self._lose
+        )
+
+    def _next(self) -> int:
+        self.seq += 1
+        return self.seq
+
+    async def _lose(self, reason: str) -> None:
+        self.lost.append(reason)
+
+    async def _check(self, *_: Any) -> None:
+        if self.lease_error is not None:
+            raise self.lease_error
+
+    async def _capture(self, steps: Any, seq: int, *_: Any) -> group.Captured:
+        self.captures += 1
+        directory = self.staging / str(seq)
+        directory.mkdir()
+        await asyncio.sleep(0.01)
+        if self.capture_error is not None:
+            directory.rmdir()
+            raise self.capture_error
+        return group.Captured(directory, steps=[image()], taken=1000.0, freeze_seconds=0.5, capture_seconds=1.0)
+
+    async def _publish(self, directory: Path, store: Any, files: Any, manifest: Any, *_: Any) -> Any:
+        self.published += 1
+        if self.publish_errors:
+            raise self.publish_errors.pop(0)
+        return manifest
+
+    async def _prune(self, store: Any, files: Any, keep: int, protect: set[int]) -> None:
+        assert keep == 5
+        if self.prune_error is not None:
+            raise self.prune_error
+
+    def left(self) -> list[Path]:
+        return list(self.staging.iterdir())
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(tmp_path, monkeypatch)
+
+
+def test_a_checkpoint(stage: Stage) -> None:
+    manifest = asyncio.run(stage.checkpointer.take())
+    assert (manifest.seq, manifest.epoch, manifest.job_id, manifest.node, manifest.attempt) == (1, 3, 7, "n1", 2)
+    assert (manifest.created, manifest.freeze_seconds, manifest.interval) == (1000.0, 0.5, "1s")
+    assert stage.journal.committed == [1]
+    assert stage.left() == []
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_commit_is_tried_again_as_often_as_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int
+) -> None:
+    stage = Stage(tmp_path, monkeypatch, Settings(store=Store(retries=retries)))
+    stage.publish_errors = [StoreError(f"disk full {n}") for n in range(retries + 1)]
+    with pytest.raises(group.Skipped, match=f"^disk full {retries}$"):
+        asyncio.run(stage.checkpointer.take())
+    assert stage.published == retries + 1
+    assert stage.journal.events == [f"checkpoint skipped: disk full {retries}"]
+    assert stage.left() == []
+
+    stage.publish_errors = [OSError(5, "Input/output error") for _ in range(retries)]
+    assert asyncio.run(stage.checkpointer.take()).seq == 2
+
+
+def test_a_lease_that_is_lost_before_the_capture(stage: Stage) -> None:
+    stage.lease_error = LeaseLost("job 7 has a newer incarnation (epoch 4)")
+    with pytest.raises(LeaseLost):
+        asyncio.run(stage.checkpointer.take())
+    assert stage.lost == ["job 7 has a newer incarnation (epoch 4)"]
+    assert (stage.captures, stage.published, stage.journal.events) == (0, 0, [])
+
+
+def test_a_lease_that_is_lost_before_the_commit_is_not_tried_again(stage: Stage) -> None:
+    stage.publish_errors = [LeaseLost("newer"), LeaseLost("newer")]
+    with pytest.raises(LeaseLost):
+        asyncio.run(stage.checkpointer.take())
+    assert (stage.published, stage.lost) == (1, ["newer"])
+    assert stage.left() == []
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_does_not_undo_the_new_one(stage: Stage) -> None:
+    stage.prune_error = StoreError("1 of the old checkpoints cannot be removed")
+    assert asyncio.run(stage.checkpointer.take()).seq == 1
+    assert stage.journal.events == ["1 of the old checkpoints cannot be removed"]
+    assert stage.journal.committed == [1]
+
+
+def test_a_capture_that_is_skipped_says_why(stage: Stage) -> None:
+    stage.capture_error = group.Skipped("process 101 uses io_uring")
+    with pytest.raises(group.Skipped, match=r"^process 101 uses io_uring$"):
+        asyncio.run(stage.checkpointer.take())
+    assert stage.journal.events == ["checkpoint skipped: process 101 uses io_uring"]
+    assert stage.notices._waiting == ["checkpoint skipped: process 101 uses io_uring"]
+
+
+def test_one_at_a_time(stage: Stage) -> None:
+    async def scene() -> list[int]:
+        return [manifest.seq for manifest in await asyncio.gather(*(stage.checkpointer.take() for _ in range(3)))]
+
+    assert asyncio.run(scene()) == [1, 2, 3]
+
+
+def test_the_timer_goes_on_after_whatever_went_wrong(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Step, "running", property(lambda step: True))
+    monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: 0.001)
+    outcomes = iter([group.Skipped("no"), KeyError("a fault of ours"), LeaseLost("newer"), OSError(5, "io")])
+
+    async def scene() -> None:
+        done = asyncio.Event()
+        real = stage._capture
+
+        async def capture(*args: Any) -> group.Captured:
+            for error in outcomes:
+                raise error
+            done.set()
+            return await real(*args)
+
+        monkeypatch.setattr(group, "capture", capture)
+        keeping = asyncio.create_task(stage.checkpointer.keep_time())
+        await asyncio.wait_for(done.wait(), 5)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+    asyncio.run(scene())
+    assert "a fault of ours" in caplog.text
+
+
+def test_no_timer_where_none_is_wanted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: None)
+    asyncio.run(asyncio.wait_for(stage.checkpointer.keep_time(), 5))
+    assert stage.captures == 0
+
+
+def test_nothing_is_taken_while_nothing_runs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = iter([0.0, 0.0, 0.0, None])
+    monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: next(pauses))
+    asyncio.run(asyncio.wait_for(stage.checkpointer.keep_time(), 5))
+    assert stage.captures == 0

@@ -1,0 +1,360 @@
+"""Who takes part in a cut, and its choreography, with a CRIU that only calls back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slurmckpt.capture import criu
+from slurmckpt.capture.preflight import OpenFile, PodScan
+from slurmckpt.coordinator import group, launchers
+from slurmckpt.coordinator.group import Captured, Skipped, Tools, capture, choose
+from slurmckpt.coordinator.launchers import Launcher
+from slurmckpt.coordinator.pod import Pod, PodSettings, TaskState
+from slurmckpt.coordinator.step import Step
+from slurmckpt.coordinator.streams import OutputHolder
+from slurmckpt.store.identity import UserFiles
+from slurmckpt.store.manifest import OutputFile
+from tests.unit.coordinator.parts import GID, UID, no_descriptor_is_lost
+
+
+class StillPod(Pod):
+    """A pod with one task that answers SYNC at once."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__(step, UID, GID, [], PodSettings(Path("/"), Path("/"), Path("/"), True))
+        self.init_pid, self.status_key = os.getpid(), "pipe:[1]"
+        self.tasks[0] = TaskState(0, {0: "file[1:2]", 1: "pipe:[3]"}, pid=101)
+        self.synced = 0
+        self.at_sync: Callable[[], None] = lambda: None
+
+    async def sync(self) -> None:
+        self.synced += 1
+        self.at_sync()
+
+
+def running(name: str) -> Step:
+    return Step(name, 1, 1, pod=StillPod(name), argv_digest="d" * 64)
+
+
+def ended(name: str) -> Step:
+    step = running(name)
+    assert step.pod is not None
+    step.pod.tasks[0].status = 0
+    return step
+
+
+@pytest.mark.parametrize(
+    ("steps", "srun", "chosen"),
+    [
+        ([], False, []),
+        ([running("batch")], False, ["batch"]),
+        ([running("batch"), running("0")], True, ["0"]),
+        ([running("batch"), running("0"), running("1"), ended("2")], True, ["0", "1"]),
+        # The srun has ended and the step is about to: the script's own pod is the job again.
+        ([running("batch"), running("0")], False, ["batch"]),
+        ([running("batch"), ended("0")], True, ["batch"]),
+        ([running("batch"), Step("0", 1, 1)], True, ["batch"]),
+        # A job without a script in a pod: salloc and srun, or a script that runs unwrapped.
+        ([running("0"), running("1")], False, ["0", "1"]),
+        ([Step("batch", 1, 1), running("0")], False, ["0"]),
+        ([ended("batch"), running("0")], False, ["0"]),
+    ],
+)
+def test_choose(monkeypatch: pytest.MonkeyPatch, steps: list[Step], srun: bool, chosen: list[str]) -> None:
+    monkeypatch.setattr(launchers, "find", lambda pod: [Launcher(1, "x")] if srun else [])
+    assert [step.name for step in choose(steps)] == chosen
+
+
+class Criu:
+    """Stands in for criu.dump(). events: what happened, in order, with the step's name."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.keys: list[str] = []
+        self.fails: dict[str, Exception] = {}
+        self.after_thaw: Callable[[], None] = lambda: None
+
+    async def dump(
+        self, installation: object, target: object, leader: int, images: Path, limits: object, hooks: criu.DumpHooks
+    ) -> None:
+        name = images.parent.name
+        hooks.starting()
+        await asyncio.sleep(0.01 if name == "1" else 0)
+        if "stop" in self.fails and name == "1":
+            raise self.fails["stop"]
+        self.events.append(f"{name} stopped")
+        self.keys += await hooks.frozen()
+        self.events.append(f"{name} dumps")
+        (images / "core.img").write_text("image")
+        if "write" in self.fails and name == "1":
+            raise self.fails["write"]
+        await hooks.dumped()
+        self.events.append(f"{name} runs")
+        self.after_thaw()
+        await asyncio.sleep(0.01)
+
+
+SCAN = PodScan([], [], [OpenFile("/home/jane/log", 12, 0o100644, os.O_WRONLY, 1, 3, 1, 2)], ["10.0.0.1"], [], [], [])
+
+
+class Stage:
+    """A node on which cuts are taken."""
+
+    def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.criu = Criu()
+        self.scan = SCAN
+        self.scans = 0
+        self.drained: tuple[list[int], list[int]] = ([], [])
+        self.settles = SimpleNamespace(ok=True, reason="")
+        self.shm = top / "shm"
+        self.shm.mkdir()
+        installation = criu.Installation("/usr/sbin/criu", "4.2.1", False)
+        self.tools = Tools(
+            installation, criu.Limits(600, 1 << 30), Path("/enter"), top / "staging", 0, self.shm, 1 << 20
+        )
+        monkeypatch.setattr(criu, "dump", self.criu.dump)
+        monkeypatch.setattr(group, "_scan", self._scan)
+        monkeypatch.setattr(group, "drain", self._drain)
+        monkeypatch.setattr(launchers, "find", lambda pod: [])
+
+    def _scan(self, participant: object) -> PodScan:
+        self.scans += 1
+        return self.scan
+
+    async def _drain(self, pipes: Sequence[int], carriers: Sequence[int], patience: float, *more: Any) -> Any:
+        self.drained = (list(pipes), list(carriers))
+        self.criu.events.append("drained")
+        return self.settles
+
+    def capture(self, steps: Sequence[Step], files: UserFiles, seq: int = 4) -> Captured:
+        with no_descriptor_is_lost():
+            return asyncio.run(capture(steps, seq, self.tools, files))
+
+    def skipped(self, steps: Sequence[Step], files: UserFiles) -> str:
+        with pytest.raises(Skipped) as raised:
+            self.capture(steps, files)
+        # Nothing of it is left in staging.
+        assert not self.tools.staging.exists() or os.listdir(self.tools.staging) == []
+        return str(raised.value)
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(tmp_path, monkeypatch)
+
+
+def test_nothing_is_dumped_before_all_stand_and_nothing_runs_before_all_is_written(
+    stage: Stage, user_files: UserFiles
+) -> None:
+    steps = [running("0"), running("1"), running("2")]
+    stage.capture(steps, user_files)
+    events = stage.criu.events
+    assert sorted(events[:3]) == ["0 stopped", "1 stopped", "2 stopped"]
+    assert sorted(event for event in events[3:7]) == ["0 dumps", "1 dumps", "2 dumps", "drained"]
+    assert sorted(events[7:]) == ["0 runs", "1 runs", "2 runs"]
+    assert [step.pod.synced for step in steps if isinstance(step.pod, StillPod)] == [1, 1, 1]
+
+
+def test_what_goes_into_the_manifest(stage: Stage, user_files: UserFiles) -> None:
+    captured = stage.capture([running("0")], user_files)
+    (found,) = captured.steps
+    assert (found.step, found.directory, found.leader_pid, found.status_pipe) == ("0", "0", 100, "pipe:[1]")
+    assert (found.ntasks, found.argv_digest, found.uid, found.gid) == (1, "d" * 64, UID, GID)
+    assert (found.criu_version, found.addresses, found.shm) == ("4.2.1", ["10.0.0.1"], False)
+    # Permission bits only: that is what a manifest takes.
+    assert [(file.path, file.size, file.mode) for file in found.open_files] == [("/home/jane/log", 12, 0o644)]
+    (task,) = found.tasks
+    assert (task.index, task.pid, task.exited, task.status) == (0, 101, False, 0)
+    assert task.descriptors == {"0": "file[1:2]", "1": "pipe:[3]"}
+    assert captured.directory == stage.tools.staging / "4"
+    assert 0 < captured.freeze_seconds <= captured.capture_seconds < 5
+    # CRIU is told of files only: pipes it recognises by itself.
+    assert stage.criu.keys == ["file[1:2]"]
+
+
+def test_a_task_that_ends_right_after_the_thaw_is_alive_in_the_image(stage: Stage, user_files: UserFiles) -> None:
+    step = running("0")
+    assert step.pod is not None
+    state = step.pod.tasks[0]
+
+    def ends() -> None:
+        state.status = 0
+
+    stage.criu.after_thaw = ends
+    (found,) = stage.capture([step], user_files).steps
+    assert (found.tasks[0].exited, found.tasks[0].pid) == (False, 101)
+
+
+def test_a_task_that_had_ended_before_is_ended_in_the_image(stage: Stage, user_files: UserFiles) -> None:
+    step = running("0")
+    assert isinstance(step.pod, StillPod)
+    state = step.pod.tasks[1] = TaskState(1, {}, pid=102)
+
+    def ends() -> None:
+        state.status = 9
+
+    step.pod.at_sync = ends
+    (found,) = stage.capture([step], user_files).steps
+    assert [(task.exited, task.status) for task in found.tasks] == [(False, 0), (True, 9)]
+
+
+def test_all_tasks_end_while_they_are_stopped(stage: Stage, user_files: UserFiles) -> None:
+    step = running("0")
+    assert isinstance(step.pod, StillPod)
+    state = step.pod.tasks[0]
+
+    def ends() -> None:
+        state.status = 0
+
+    step.pod.at_sync = ends
+    assert stage.skipped([step, running("1")], user_files) == "the tasks of step 0 have ended"
+
+
+def test_a_task_that_has_not_started(stage: Stage, user_files: UserFiles) -> None:
+    step = running("0")
+    assert step.pod is not None
+    step.pod.tasks[1] = TaskState(1, {})
+    assert stage.skipped([step], user_files) == "not all tasks of step 0 have started yet"
+
+
+@pytest.mark.parametrize("when", ["stop", "write"])
+def test_one_dump_that_fails_ends_the_cut_with_its_own_reason(stage: Stage, user_files: UserFiles, when: str) -> None:
+    stage.criu.fails[when] = criu.CriuError("process 101 uses io_uring")
+    assert stage.skipped([running("0"), running("1"), running("2")], user_files) == "process 101 uses io_uring"
+    assert [event for event in stage.criu.events if event.endswith("runs")] == []
+
+
+def test_an_error_of_the_disk_is_a_reason_too(stage: Stage, user_files: UserFiles) -> None:
+    stage.criu.fails["write"] = OSError(28, "No space left on device")
+    assert stage.skipped([running("0"), running("1")], user_files) == "[Errno 28] No space left on device"
+
+
+def test_output_that_does_not_settle(stage: Stage, user_files: UserFiles) -> None:
+    stage.settles = SimpleNamespace(ok=False, reason="3 bytes of output are still in a pipe (pipe:[7])")
+    assert stage.skipped([running("0")], user_files) == (
+        "output on its way did not settle: 3 bytes of output are still in a pipe (pipe:[7])"
+    )
+
+
+def test_what_the_look_before_refuses_stops_no_rank(stage: Stage, user_files: UserFiles) -> None:
+    stage.scan = PodScan([], ["a", "b", "c", "d"], [], [], [], [], [])
+    assert stage.skipped([running("0")], user_files) == "a; b; c"
+    assert stage.criu.events == []
+
+
+def test_a_full_disk_stops_no_rank(stage: Stage, user_files: UserFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1_000_000))
+    stage.tools = Tools(**{**vars(stage.tools), "reserve": 2_000_000})
+    assert stage.skipped([running("0")], user_files) == (
+        f"the staging disk has 1.0 MB free at {stage.tools.staging}; the image needs up to 0 B and 2.0 MB"
+        " must stay free (staging.reserve)"
+    )
+    assert stage.criu.events == []
+
+
+@pytest.mark.parametrize("steps", [[], [ended("0")], [Step("0", 1, 1)]])
+def test_nothing_to_capture(stage: Stage, user_files: UserFiles, steps: list[Step]) -> None:
+    assert stage.skipped(steps, user_files) == "no task of this job runs in a pod"
+
+
+def test_the_shared_memory_is_saved_before_anything_runs_again(stage: Stage, user_files: UserFiles) -> None:
+    (stage.shm / "torch_1").write_text("at the boundary")
+
+    def change() -> None:
+        (stage.shm / "torch_1").write_text("after")
+
+    stage.criu.after_thaw = change
+    captured = stage.capture([running("0")], user_files)
+    assert captured.steps[0].shm is True
+    assert b"at the boundary" in (captured.directory / "shm.tar").read_bytes()
+
+
+def test_the_output_of_a_step_that_ends_during_the_capture_is_saved_all_the_same(
+    stage: Stage, user_files: UserFiles, home: Path
+) -> None:
+    """Its descriptors are closed by the step; their numbers may belong to another file already."""
+    out, other = home / "out", home / "other"
+    out.write_text("the step's output")
+    other.write_text("something else entirely")
+    step = running("0")
+    step.streams.files.append(OutputHolder("0/0/1", os.open(out, os.O_WRONLY | os.O_APPEND)))
+    if os.geteuid() == 0:
+        os.chown(out, UID, GID)
+    opened: list[int] = []
+
+    def ends() -> None:
+        if step.streams.files:
+            step.streams.close()
+            opened.append(os.open(other, os.O_RDONLY))
+
+    stage.criu.after_thaw = ends
+
+    async def scene() -> Captured:
+        return await capture([step], 4, stage.tools, user_files)
+
+    captured = asyncio.run(scene())
+    os.close(opened[0])
+    assert captured.outputs == [OutputFile(str(out), 17, "0", {"0/0/1": 0})]
+    assert (captured.directory / "output" / "0").read_text() == "the step's output"
+
+
+def test_a_cut_that_is_cancelled_leaves_nothing(stage: Stage, user_files: UserFiles) -> None:
+    async def scene() -> None:
+        async def never(*_: object) -> None:
+            await asyncio.Event().wait()
+
+        step = running("0")
+        assert step.pod is not None
+        step.pod.sync = never  # type: ignore[method-assign]
+        taking = asyncio.create_task(capture([step], 4, stage.tools, user_files))
+        while not stage.criu.events:
+            await asyncio.sleep(0.01)
+        taking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait_for(taking, 5)
+        assert taking.cancelled()
+
+    with no_descriptor_is_lost():
+        asyncio.run(scene())
+    assert os.listdir(stage.tools.staging) == []
+
+
+# ---- launchers ----
+
+
+@pytest.fixture
+def srun(tmp_path: Path) -> Any:
+    """A process of the name srun, as root's own child."""
+    program = tmp_path / "srun"
+    program.symlink_to(sys.executable)
+    child = subprocess.Popen(
+        [program, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1, stderr=subprocess.DEVNULL
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    yield child
+    child.communicate(b"\n", timeout=10)
+
+
+def test_a_launcher_is_one_whose_descriptors_the_user_could_have(srun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [SimpleNamespace(pid=srun.pid, comm="srun"), SimpleNamespace(pid=os.getpid(), comm="bash")]
+    monkeypatch.setattr(launchers, "pod_processes", lambda pid: others)
+    pod = StillPod("batch")
+    pod.uid = os.getuid()
+    (found,) = launchers.find(pod)
+    assert found.pid == srun.pid and len(found.digest) == 16
+    # Its stdout is a pipe, so another process reads what it prints.
+    assert found.is_connected()
+    # Run by another user than the job's, as a set-user-id program is.
+    pod.uid = os.getuid() + 1
+    assert launchers.find(pod) == []

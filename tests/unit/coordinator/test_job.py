@@ -1,0 +1,323 @@
+"""One job on one node: whatever fails, its tasks run; and what stays when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from slurmckpt.config import Paths, Settings
+from slurmckpt.coordinator import incarnation
+from slurmckpt.coordinator.group import Skipped
+from slurmckpt.coordinator.incarnation import Incarnation
+from slurmckpt.coordinator.job import Job
+from slurmckpt.coordinator.spec import JobSpec, Options
+from slurmckpt.coordinator.step import Step
+from slurmckpt.coordinator.wire import Channel
+from slurmckpt.errors import SlurmckptError, SlurmError
+from slurmckpt.identity import JobIdentity
+from slurmckpt.slurm.port import SlurmPort
+from slurmckpt.store import lease, retention
+from slurmckpt.store.lease import LeaseLost
+from tests.unit.coordinator.parts import GID, UID, channels, hello, no_descriptor_is_lost, task
+
+
+def new_job(top: Path, slurm: object = None, declined: str = "") -> Job:
+    spec = JobSpec(JobIdentity("c", "jane", UID, GID, 7), "n1", 1, 0, Options(keep=3))
+    return Job(spec, Settings(paths=Paths(run=top)), cast(SlurmPort | None, slurm), declined)
+
+
+async def heard(channel: Channel) -> list[str]:
+    """All messages until the end of the connection."""
+    words = []
+    while (message := await asyncio.wait_for(channel.receive(), 5)) is not None:
+        words.append(" ".join([message.verb, *(value for _, value in message.pairs)]))
+    return words
+
+
+def first_task_of(job: Callable[[], Job], open_it: bool = True) -> list[str]:
+    """What the first task of a job hears."""
+
+    async def scene() -> list[str]:
+        here = job()
+        opening = asyncio.create_task(here.open()) if open_it else None
+        one, shim = channels()
+        step = here.step_of(hello())
+        assert step is not None
+        step.add(task(one))
+        words = await heard(shim)
+        if opening is not None:
+            await opening
+        await here.stop()
+        shim.close()
+        return words
+
+    with no_descriptor_is_lost():
+        return asyncio.run(scene())
+
+
+def begin_with(monkeypatch: pytest.MonkeyPatch, begin: Callable[..., Awaitable[Any]]) -> None:
+    monkeypatch.setattr(incarnation, "begin", begin)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (SlurmckptError("CRIU is not installed"), "CRIU is not installed"),
+        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
+        (KeyError("a fault of ours"), "'a fault of ours'"),
+        (AssertionError(), "AssertionError"),
+        (ValueError("two\nlines"), "two\\nlines"),
+    ],
+)
+def test_a_job_that_cannot_be_checkpointed_runs_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    async def begin(*_: object) -> None:
+        await asyncio.sleep(0.01)
+        raise error
+
+    begin_with(monkeypatch, begin)
+    assert first_task_of(lambda: new_job(tmp_path)) == [
+        f"SAY slurmckpt: no checkpoints for this job: {reason}",
+        "DIRECT",
+    ]
+
+
+def test_a_job_that_was_declined_before_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begin(*_: object) -> None:
+        raise AssertionError("nothing is to be examined")
+
+    begin_with(monkeypatch, begin)
+    assert first_task_of(lambda: new_job(tmp_path, declined="slurmckpt.toml is wrong")) == [
+        "SAY slurmckpt: no checkpoints for this job: slurmckpt.toml is wrong",
+        "DIRECT",
+    ]
+
+
+def test_a_request_for_a_checkpoint_of_a_declined_job(tmp_path: Path) -> None:
+    async def scene() -> None:
+        await new_job(tmp_path, declined="slurmckpt.toml is wrong").checkpoint()
+
+    with pytest.raises(Skipped, match=r"^no checkpoints for this job: slurmckpt\.toml is wrong$"):
+        asyncio.run(scene())
+
+
+def test_a_job_that_ends_while_it_is_still_being_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        begun, cancelled = asyncio.Event(), asyncio.Event()
+
+        async def begin(*_: object) -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+
+        begin_with(monkeypatch, begin)
+        job = new_job(tmp_path)
+        opening = asyncio.create_task(job.open())
+        await begun.wait()
+        await asyncio.wait_for(job.stop(), 5)
+        assert cancelled.is_set() and opening.done()
+        await job.settle()
+        # And one that starts only now starts nothing.
+        await job.open()
+
+    asyncio.run(scene())
+
+
+def test_a_task_that_comes_while_the_job_ends_is_not_wrapped(tmp_path: Path) -> None:
+    async def scene() -> None:
+        job = new_job(tmp_path)
+        await job.stop()
+        assert job.step_of(hello()) is None
+        assert job.steps == {}
+
+    asyncio.run(scene())
+
+
+def test_a_step_that_is_closed_takes_no_more_tasks(tmp_path: Path) -> None:
+    async def scene() -> None:
+        job = new_job(tmp_path, declined="why")
+        step = job.step_of(hello(ntasks=2))
+        assert step is not None and job.step_of(hello(task=1, ntasks=2)) is step
+        step.closed = True
+        assert job.step_of(hello(task=1, ntasks=2)) is None
+        await job.stop()
+
+    asyncio.run(scene())
+
+
+class StoppablePod:
+    """A pod that is gone only some time after it was told to end."""
+
+    def __init__(self, ends: Callable[[], None] = lambda: None) -> None:
+        self.running = True
+        self.ends = ends
+
+    def destroy(self) -> None:
+        self.ends()
+
+    async def gone(self) -> None:
+        await asyncio.sleep(0.01)
+        self.running = False
+
+
+def test_stop_ends_the_pods_before_it_waits_for_what_works_in_them(tmp_path: Path) -> None:
+    """A CRIU that dumps for minutes ends with its pod; nothing else makes it end."""
+
+    async def scene() -> list[str]:
+        events: list[str] = []
+        pod_ended = asyncio.Event()
+
+        async def capture() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await pod_ended.wait()
+                events.append("capture ends")
+
+        def ends() -> None:
+            events.append("pod ends")
+            pod_ended.set()
+
+        job = new_job(tmp_path, declined="why")
+        pod = StoppablePod(ends)
+        job.steps["0"] = Step("0", 1, 1, pod=cast(Any, pod))
+        job._work(capture())
+        await asyncio.sleep(0)
+        await asyncio.wait_for(job.stop(), 5)
+        assert not pod.running
+        return events
+
+    assert asyncio.run(scene())[:2] == ["pod ends", "capture ends"]
+
+
+class FakeSlurm:
+    def __init__(self, *states: str, error: SlurmckptError | None = None) -> None:
+        self.state = frozenset(states)
+        self.error = error
+
+    async def job(self, job_id: int) -> SimpleNamespace:
+        assert job_id == 7
+        if self.error is not None:
+            raise self.error
+        return SimpleNamespace(state=self.state)
+
+
+def settled(
+    top: Path, monkeypatch: pytest.MonkeyPatch, slurm: FakeSlurm | None, lost_at: int | None = None
+) -> list[str]:
+    """What settle() does. lost_at: which look at the lease finds a newer incarnation."""
+    events: list[str] = []
+    looks = iter(range(10))
+
+    async def check(*_: object) -> None:
+        if next(looks) == lost_at:
+            raise LeaseLost("newer")
+
+    async def remove_all(*_: object) -> None:
+        events.append("images removed")
+
+    async def forget(store: object, files: object, record_days: int) -> None:
+        events.append(f"records of {record_days} days forgotten")
+
+    class Journal:
+        async def stopped(self) -> None:
+            events.append("stopped")
+
+        async def ended(self, outcome: str) -> None:
+            events.append(f"ended {outcome}")
+
+    monkeypatch.setattr(lease, "check", check)
+    monkeypatch.setattr(retention, "remove_all", remove_all)
+    monkeypatch.setattr(retention, "forget", forget)
+
+    async def scene() -> None:
+        job = new_job(top, slurm)
+        files = SimpleNamespace(close=lambda: events.append("files closed"))
+        job._incarnation = cast(Incarnation, SimpleNamespace(journal=Journal(), files=files, store=None, epoch=1))
+        await job.settle()
+
+    asyncio.run(scene())
+    assert events.pop() == "files closed"
+    if lost_at is None:
+        assert events.pop() == "records of 30 days forgotten"
+    return events
+
+
+@pytest.mark.parametrize("states", [("COMPLETED",), ("CANCELLED", "COMPLETING"), ("COMPLETED", "COMPLETING")])
+def test_a_job_that_is_over_leaves_no_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...]
+) -> None:
+    outcome = " ".join(sorted(states))
+    assert settled(tmp_path, monkeypatch, FakeSlurm(*states)) == ["stopped", f"ended {outcome}", "images removed"]
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        ("FAILED",),
+        ("TIMEOUT",),
+        ("NODE_FAIL", "COMPLETING"),
+        ("PREEMPTED", "REQUEUED"),
+        ("CANCELLED", "REQUEUED", "COMPLETING"),
+        ("COMPLETED", "REQUEUE_HOLD"),
+        ("PENDING",),
+    ],
+)
+def test_the_images_of_a_job_that_may_come_back_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...]
+) -> None:
+    outcome = " ".join(sorted(states))
+    assert settled(tmp_path, monkeypatch, FakeSlurm(*states)) == ["stopped", f"ended {outcome}"]
+
+
+@pytest.mark.parametrize("slurm", [None, FakeSlurm(error=SlurmError("slurmctld does not answer"))])
+def test_images_stay_when_nobody_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slurm: FakeSlurm | None
+) -> None:
+    assert settled(tmp_path, monkeypatch, slurm) == ["stopped", "ended unknown"]
+
+
+def test_a_job_that_runs_elsewhere_by_now_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settled(tmp_path, monkeypatch, FakeSlurm("COMPLETED"), lost_at=0) == []
+    # It may also have started while Slurm was asked.
+    assert settled(tmp_path, monkeypatch, FakeSlurm("COMPLETED"), lost_at=1) == ["stopped"]
+
+
+def test_status(tmp_path: Path) -> None:
+    async def scene() -> dict[str, Any]:
+        job = new_job(tmp_path, declined="why")
+        job.steps["0"] = Step("0", 2, 1, restored_from=4)
+        return job.status()
+
+    found = asyncio.run(scene())
+    assert found.pop("time") > 1_700_000_000
+    assert found == {
+        "job_id": 7,
+        "node": "n1",
+        "interval": "600s",
+        "epoch": None,
+        "declined": "why",
+        "steps": [{"step": "0", "ntasks": 2, "running": False, "restored_from": 4}],
+    }
+
+
+def test_a_newer_incarnation_ends_the_pods_of_this_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        job = new_job(tmp_path)
+        pod = StoppablePod()
+        job.steps["0"] = Step("0", 1, 1, pod=cast(Any, pod))
+        await job._superseded("job 7 has a newer incarnation (epoch 2)")
+        assert not pod.running
+        assert job.status()["declined"] == "job 7 has a newer incarnation (epoch 2)"
+
+    asyncio.run(scene())
+    assert "job 7: job 7 has a newer incarnation (epoch 2)" in caplog.text

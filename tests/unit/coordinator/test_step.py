@@ -1,0 +1,71 @@
+"""The tasks of a step as they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from slurmckpt.coordinator import step as steps
+from slurmckpt.coordinator.step import Step
+from tests.unit.coordinator.parts import channels, hello, task
+
+
+def gathered(arrivals: list[int], lost: list[int], ntasks: int) -> tuple[list[int], Step]:
+    async def scene() -> tuple[list[int], Step]:
+        step = Step.of(hello(step=3, ntasks=ntasks))
+        waiting = asyncio.create_task(step.gather())
+        await asyncio.sleep(0)
+        for index in lost:
+            step.lose(index)
+        for index in arrivals:
+            one, other = channels()
+            other.close()
+            step.add(task(one, index=index, ntasks=ntasks, step=3))
+        tasks = await asyncio.wait_for(waiting, 5)
+        for each in tasks:
+            each.close()
+        return [each.hello.task for each in tasks], step
+
+    return asyncio.run(scene())
+
+
+def test_all_come() -> None:
+    found, step = gathered([2, 0, 1], [], 3)
+    assert found == [0, 1, 2]
+    assert (step.name, step.ntasks, step.closed, step.running) == ("3", 3, True, False)
+    assert (step.argv_digest, step.command, step.carrier) == ("d" * 64, "/bin/true", os.getppid())
+
+
+def test_one_is_lost() -> None:
+    assert gathered([2, 0], [1], 3)[0] == [0, 2]
+
+
+def test_all_are_lost() -> None:
+    found, step = gathered([], [0, 1], 2)
+    assert (found, step.closed, step.carrier) == ([], True, 0)
+
+
+def test_a_task_that_is_lost_after_it_was_ready_still_counts_once() -> None:
+    async def scene() -> None:
+        step = Step.of(hello(ntasks=2))
+        one, other = channels()
+        given = task(one, ntasks=2)
+        step.add(given)
+        step.lose(0)
+        step.lose(1)
+        assert step.gone == {1}
+        assert await step.gather() == [given]
+        given.close()
+        other.close()
+
+    asyncio.run(scene())
+
+
+def test_one_that_never_comes_does_not_hold_up_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(steps, "GATHER_SECONDS", 0.05)
+    assert gathered([1], [], 2)[0] == [1]
+    assert "step 3: 1 of 2 tasks came within 0 s" in caplog.text
