@@ -45,18 +45,18 @@ _VALUE_LENGTH = 60
 
 @dataclass(frozen=True)
 class Difference:
-    """One key that keeps a checkpoint from being restored here. here is None when this node has no such value."""
+    """One key that keeps a checkpoint from being restored here. recorded, here: None when there is no such value."""
 
     key: str
-    recorded: str
+    recorded: str | None
     here: str | None
     rule: Rule
 
     def __str__(self) -> str:
         """The difference for people, such as `driver 570.86 -> 575.51`."""
         name = short_name(self.key)
-        if self.here is None:
-            return f"{name} {_short(self.recorded)} -> none"
+        if self.here is None or self.recorded is None:
+            return f"{name} {_short(self.recorded or 'none')} -> {_short(self.here or 'none')}"
         if self.key == "host.cpu.flags":
             missing = sorted(set(self.recorded.split()) - set(self.here.split()))
             return f"{name} missing: {_short(' '.join(missing))}"
@@ -81,14 +81,16 @@ def compare(
 ) -> list[Difference]:
     """The differences that forbid a restore here of what was recorded there; empty: it fits.
 
-    Only recorded keys count: a GPU or a package that is here besides does no harm. Single files come last, because
-    a version says more than the build ids that change with it.
+    Only recorded keys count: a GPU or a package that is here besides does no harm. But a fact that the site gives for one
+    of the two nodes only (`site.*`) tells them apart, whichever has it. Single files come last, because a version says
+    more than the build ids that change with it.
     """
     differences = []
-    for key in sorted(recorded, key=lambda key: (":" in key, key)):
+    keys = {*recorded, *(key for key in here if key.startswith("site."))}
+    for key in sorted(keys, key=lambda key: (":" in key, key)):
         rule = rule_for(key, rules)
-        if rule != "informative" and not _fits(key, recorded[key], here.get(key), rule):
-            differences.append(Difference(key, recorded[key], here.get(key), rule))
+        if rule != "informative" and not _fits(key, recorded.get(key), here.get(key), rule):
+            differences.append(Difference(key, recorded.get(key), here.get(key), rule))
     return differences
 
 
@@ -112,8 +114,8 @@ def short_name(key: str) -> str:
     return _short(".".join(parts[1:]) or head)
 
 
-def _fits(key: str, recorded: str, here: str | None, rule: Rule) -> bool:
-    if here is None or recorded == here:
+def _fits(key: str, recorded: str | None, here: str | None, rule: Rule) -> bool:
+    if recorded is None or here is None or recorded == here:
         return recorded == here
     if rule == "equal":
         return False

@@ -52,13 +52,15 @@ class JobStore:
         """The checkpoint `seq` while it is being removed."""
         return self.dir / f"{seq}{DELETED_SUFFIX}"
 
-    async def prepare(self, files: UserFiles) -> None:
+    async def prepare(self, files: UserFiles, by_root: bool = True) -> None:
         """Make the job's directory, and those above it where they are missing.
 
         As root where root may; on storage with root_squash as the user, below a cluster directory that users may write.
+        by_root: False where the user has chosen the store's root, and may have put links on the way: then all is made
+        with the user's rights.
         Raises StoreError with one line when a directory cannot be made, or is not a directory of the job's user.
         """
-        if os.geteuid() == 0:
+        if by_root and os.geteuid() == 0:
             _make_as_root(self.root, self.job)
         await files.run(self._make_as_user)
 

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -28,6 +29,8 @@ MAX_KEY_BYTES = 64 * 2**10
 MIN_KEY_BYTES = 16
 
 Stored = Literal["plain", "zstd"]
+
+_HEX = re.compile(r"(?:[0-9a-f]{2}){0,2048}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class TaskImage:
     """One task of a step. index: local task id; gtask: global task id; pid: inside the pod.
 
     exited, status: the task had ended with this wait status. descriptors: descriptor number to CRIU's external key.
+    held: descriptor number to the beginning of a line (hex) that the task had written and its shim still held back.
     """
 
     index: int
@@ -81,6 +85,7 @@ class TaskImage:
     exited: bool
     status: int
     descriptors: dict[str, str] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -276,6 +281,9 @@ def _task(fields: Fields) -> TaskImage:
     descriptors = fields.text_map("descriptors")
     if not all(number.isascii() and number.isdigit() for number in descriptors):
         fields.fail("descriptors", "descriptor numbers as keys")
+    held = fields.text_map("held")
+    if not all(number in descriptors and _HEX.fullmatch(text) for number, text in held.items()):
+        fields.fail("held", "bytes in hex for some of the descriptors")
     task = TaskImage(
         index=fields.whole("index", lowest=0),
         gtask=fields.whole("gtask", lowest=0),
@@ -283,6 +291,7 @@ def _task(fields: Fields) -> TaskImage:
         exited=fields.flag("exited"),
         status=fields.whole("status"),
         descriptors=descriptors,
+        held=held,
     )
     fields.done()
     return task

@@ -1,20 +1,35 @@
-"""What is kept: the newest committed checkpoints. A removal starts with a rename: a half-removed one is none."""
+"""What is kept: the newest committed checkpoints, and for some time the records of jobs that have none.
+
+A removal starts with a rename: what is half removed is nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+import re
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from slurmckpt.errors import StoreError
-from slurmckpt.store.files import TEMPORARY_SUFFIX, remove_tree
+from slurmckpt.store.files import TEMPORARY_SUFFIX, remove_tree, replace
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.layout import DELETED_SUFFIX, PARTIAL_SUFFIX, JobStore
+from slurmckpt.store.record import read as read_record
 
 # A temporary file lives for the moment of one small write; clocks of nodes may differ.
 _TEMPORARY_SECONDS = 3600.0
+
+_DAY = 86400.0
+# A user's jobs may end by the thousand: one of them a day looks for old records.
+_SWEEP_SECONDS = _DAY
+_SWEPT = ".swept"
+# The record of a job that was lost with its node names no end, like that of a job that still runs. Few run for a year.
+_LOST_DAYS = 365
+_JOB = re.compile(r"([1-9][0-9]{0,9})(\.deleted)?", re.ASCII)
 
 
 async def prune(store: JobStore, files: UserFiles, keep: int, protect: set[int]) -> list[int]:
@@ -35,6 +50,16 @@ async def remove_all(store: JobStore, files: UserFiles) -> list[int]:
     Raises StoreError with one line as prune() does.
     """
     return await files.run(_remove_all, store)
+
+
+async def forget(store: JobStore, files: UserFiles, record_days: int) -> list[int]:
+    """Remove the directories of this user's ended jobs in this store that hold no committed checkpoint any more.
+
+    Only those whose record is older than `record_days` days, where no end is recorded at least 365 days; never that of
+    `store`'s own job. Looks at most once a day for each user, whoever calls. Gives the ids of the jobs removed.
+    Raises StoreError with one line when something could not be removed; what could be is removed all the same.
+    """
+    return await files.run(_forget, store, record_days, time.time())
 
 
 def _prune(store: JobStore, keep: int, protect: frozenset[int]) -> list[int]:
@@ -87,3 +112,57 @@ def _old_temporaries(store: JobStore) -> list[Path]:
                     if entry.stat(follow_symlinks=False).st_mtime < time.time() - _TEMPORARY_SECONDS:
                         found.append(Path(entry.path))
     return found
+
+
+def _forget(store: JobStore, record_days: int, now: float) -> list[int]:
+    user = store.dir.parent
+    gone: list[int] = []
+    failures: list[str] = []
+    try:
+        names = sorted(filter(_JOB.fullmatch, os.listdir(user))) if _sweep_is_due(user, now) else []
+    except OSError as error:
+        raise StoreError(f"store directory {user} cannot be searched: {error.strerror or error}") from error
+    for name in names:
+        try:
+            if name.endswith(DELETED_SUFFIX):
+                remove_tree(user / name)
+            elif int(name) != store.job.job_id and _is_forgettable(_sibling(store, int(name)), record_days, now):
+                deleted = user / f"{name}{DELETED_SUFFIX}"
+                remove_tree(deleted)
+                os.rename(user / name, deleted)
+                gone.append(int(name))
+                remove_tree(deleted)
+        except (FileNotFoundError, ValueError):
+            continue  # gone meanwhile, or a name that is no job's
+        except OSError as error:
+            failures.append(f"{error.filename or name}: {error.strerror or error}")
+        except StoreError as error:
+            failures.append(str(error))
+    if failures:
+        raise StoreError(f"{len(failures)} of the old records in {user} cannot be removed: {failures[0]}")
+    return sorted(gone)
+
+
+def _sibling(store: JobStore, job_id: int) -> JobStore:
+    return JobStore(store.root, dataclasses.replace(store.job, job_id=job_id))
+
+
+def _sweep_is_due(user: Path, now: float) -> bool:
+    """Whether nobody has looked for a day; marks that somebody does now."""
+    marker = user / _SWEPT
+    with contextlib.suppress(FileNotFoundError):
+        if abs(now - os.lstat(marker).st_mtime) < _SWEEP_SECONDS:
+            return False
+    replace(marker, b"")
+    return True
+
+
+def _is_forgettable(store: JobStore, record_days: int, now: float) -> bool:
+    """Whether nothing of use is in the job's directory. Every change in it shows in the directory's own time."""
+    status = os.lstat(store.dir)
+    age = (now - status.st_mtime) / _DAY
+    if age <= record_days or not stat.S_ISDIR(status.st_mode) or store.sequence_numbers():
+        return False
+    attempts = read_record(store).attempts
+    ended = bool(attempts) and attempts[-1].ended is not None
+    return ended or age > _LOST_DAYS

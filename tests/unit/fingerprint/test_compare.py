@@ -127,3 +127,18 @@ def test_comparison_never_fails_and_is_reflexive(recorded: dict[str, str], here:
     for difference in differences:
         assert recorded[difference.key] != here.get(difference.key)
         assert rule_for(difference.key) == difference.rule != "informative"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "here", "text"),
+    [
+        ({}, {"site.image": "2"}, "image none -> 2"),
+        ({"site.image": "1"}, {}, "image 1 -> none"),
+        ({"site.image": "1"}, {"site.image": "2"}, "image 1 -> 2"),
+        ({}, {"gpu.0.name": "H200"}, ""),
+    ],
+)
+def test_a_fact_of_the_site_tells_nodes_apart_whichever_has_it(
+    recorded: dict[str, str], here: dict[str, str], text: str
+) -> None:
+    assert explain(compare(recorded, here)) == text

@@ -146,3 +146,26 @@ def test_the_sites_rules_are_shown_and_count(monkeypatch: pytest.MonkeyPatch) ->
     answer = json.loads(show("--json").output)
     assert answer["rules"]["host.kernel"] == "informative"
     assert answer["node_feature"] == node_feature({}) != F
+
+
+def test_quiet_says_only_what_was_changed(scontrol: Any) -> None:
+    cluster(scontrol, n1="n1")
+    assert register("--quiet").output == f"n1: registered {F}, dropped {STALE}; features now: a,{F}\n"
+
+
+def test_quiet_when_registered_before(scontrol: Any) -> None:
+    record = {"name": "n1", "hostname": "n1", "features": [F], "active_features": [F]}
+    scontrol.answer("show node", json.dumps({"nodes": [record]}))
+    result = register("--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_a_node_named_as_its_host_does_not_ask_for_the_whole_cluster(scontrol: Any) -> None:
+    cluster(scontrol, n1="n1", n2="n2")
+    register()
+    assert ["show", "node", "--json"] not in scontrol.calls()
+
+
+def test_a_node_that_only_has_the_name_of_this_host_is_not_this_host(scontrol: Any) -> None:
+    cluster(scontrol, n1="elsewhere", n9="n1")
+    assert register().output.startswith("n9: registered")

@@ -48,7 +48,17 @@ FULL = Manifest(
             argv_digest="ab" * 32,
             uid=1000,
             gid=100,
-            tasks=[TaskImage(index=0, gtask=0, pid=101, exited=True, status=256, descriptors={"1": "file[2f:1a]"})],
+            tasks=[
+                TaskImage(
+                    index=0,
+                    gtask=0,
+                    pid=101,
+                    exited=True,
+                    status=256,
+                    descriptors={"1": "file[2f:1a]"},
+                    held={"1": "61"},
+                )
+            ],
             addresses=["10.0.0.1"],
             open_files=[OpenFile(path="/home/jane/not-\udcff-utf8", size=5, mode=0o644, dev_ino="2049:17")],
             criu_version="4.2.1",

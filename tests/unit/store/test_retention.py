@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 import pytest
 
 from slurmckpt.errors import StoreError
 from slurmckpt.store import record
-from slurmckpt.store.retention import prune, remove_all
+from slurmckpt.store.layout import JobStore
+from slurmckpt.store.retention import forget, prune, remove_all
 from tests.unit.store.world import World
 
 SMALL = {"file": b"content", "0/images/core.img": b"core"}
@@ -128,3 +130,117 @@ def test_remove_all_leaves_the_record(world: World) -> None:
     assert asyncio.run(remove_all(world.store, world.files)) == [1, 2]
     assert world.names() == {"record.json"}
     assert asyncio.run(remove_all(world.store, world.files)) == []
+
+
+DAY = 86400.0
+
+
+def job(world: World, job_id: int, days: float, ended: bool = True, epoch: int = 1) -> JobStore:
+    """A job of the same user whose directory was last changed this many days ago."""
+    store = world.other_job(job_id=job_id)
+    asyncio.run(store.prepare(world.files))
+    attempt = record.Attempt(epoch=epoch, node="n1", started=1.0, ended=2.0 if ended else None)
+    kept = record.Record(job_id, "jane", "cluster", attempts=[attempt])
+    asyncio.run(record.save(store, world.files, kept))
+    aged(world, store, days)
+    return store
+
+
+def aged(world: World, store: JobStore, days: float) -> None:
+    then = time.time() - days * DAY
+    world.as_user(os.utime, store.dir, (then, then))
+
+
+def forgotten(world: World, record_days: int = 30, due: bool = True) -> list[int]:
+    if due:
+        (world.store.dir.parent / ".swept").unlink(missing_ok=True)
+    return asyncio.run(forget(world.store, world.files, record_days))
+
+
+def jobs(world: World) -> set[str]:
+    return {name for name in os.listdir(world.store.dir.parent) if name != ".swept"}
+
+
+def test_old_records_are_forgotten(world: World) -> None:
+    """Of this user's ended jobs, with 30 days: those of 31 days go, those of 29 stay, and the own job does."""
+    job(world, 7, 31)
+    job(world, 123, 31)
+    job(world, 8, 29)
+    aged(world, world.store, 400)
+    assert forgotten(world) == [7, 123]
+    assert jobs(world) == {"8", "4711"}
+
+
+def test_a_job_with_a_checkpoint_is_never_forgotten(world: World) -> None:
+    committed(world, 1)
+    other = job(world, 7, 31)
+    world.as_user(world.store.checkpoint(1).rename, other.checkpoint(1))
+    aged(world, other, 4000)
+    assert forgotten(world) == []
+    assert other.sequence_numbers() == [1]
+
+
+def test_a_job_without_an_end_may_still_run(world: World) -> None:
+    """It is taken for lost after a year; with a longer record_days, after that."""
+    job(world, 7, 364, ended=False)
+    job(world, 8, 366, ended=False)
+    empty = world.other_job(job_id=9)
+    asyncio.run(empty.prepare(world.files))
+    aged(world, empty, 366)
+    assert forgotten(world, 400) == []
+    assert forgotten(world, 30) == [8, 9]
+
+
+def test_what_a_crash_left_goes_with_its_record(world: World) -> None:
+    old = job(world, 7, 31)
+    world.as_user((old.partial(3) / "0").mkdir, 0o700, True)
+    aged(world, old, 31)
+    assert forgotten(world) == [7]
+
+
+def test_it_looks_once_a_day(world: World) -> None:
+    assert forgotten(world) == []
+    job(world, 7, 31)
+    assert forgotten(world, due=False) == []
+    marker = world.store.dir.parent / ".swept"
+    then = time.time() - 1.1 * DAY
+    world.as_user(os.utime, marker, (then, then))
+    assert forgotten(world, due=False) == [7]
+    assert time.time() - marker.stat().st_mtime < DAY
+
+
+def test_nothing_else_in_the_users_directory_is_touched(world: World) -> None:
+    user = world.store.dir.parent
+    victim = job(world, 7, 31).dir
+    world.as_user((user / "notes").mkdir)
+    world.as_user((user / "08").mkdir)
+    world.as_user((user / "9999999999").mkdir)
+    world.as_user((user / "5").symlink_to, victim)
+    world.as_user((user / "6").write_text, "not a directory")
+    for name in ("notes", "08", "9999999999", "6"):
+        world.as_user(os.utime, user / name, (1, 1))
+    stranger = world.store.root / "cluster" / "joe" / "7"
+    stranger.mkdir(parents=True)
+    os.utime(stranger, (1, 1))
+    assert forgotten(world) == [7]
+    assert jobs(world) == {"notes", "08", "9999999999", "5", "6", "4711"}
+    assert stranger.exists()
+
+
+def test_a_half_forgotten_job_goes(world: World) -> None:
+    leftover = world.store.dir.parent / "7.deleted"
+    world.as_user((leftover / "left").mkdir, 0o700, True)
+    assert forgotten(world) == []
+    assert jobs(world) == {"4711"}
+
+
+def test_what_cannot_be_forgotten_is_said_and_the_rest_goes(world: World) -> None:
+    locked = job(world, 7, 31)
+    world.as_user((locked.partial(1) / "0").mkdir, 0o700, True)
+    world.as_user((locked.partial(1) / "0" / "file").touch)
+    world.as_user((locked.partial(1) / "0").chmod, 0o000)
+    aged(world, locked, 31)
+    job(world, 8, 31)
+    with pytest.raises(StoreError, match=r"^1 of the old records in .* cannot be removed: .*: Permission denied$"):
+        forgotten(world)
+    assert jobs(world) == {"4711", "7.deleted"}

@@ -1,0 +1,247 @@
+"""`slurmckpt status`: text and JSON from a prepared store, which belongs to users and may hold anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pwd
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from slurmckpt.cli import main
+from slurmckpt.config import Paths, Settings, Store
+from slurmckpt.identity import JobIdentity
+from slurmckpt.store import record
+from slurmckpt.store.identity import UserFiles
+from slurmckpt.store.layout import JobStore
+from slurmckpt.store.record import Attempt, CheckpointNote, Record, StepNote
+
+ME = pwd.getpwuid(os.getuid())
+# 2026-11-29 12:00:00 UTC
+NOON = 1_795_953_600.0
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+class Shop:
+    """A store with jobs, and the command on it."""
+
+    def __init__(self, top: Path) -> None:
+        self.root = top / "store"
+        self.run = top / "run"
+        self.files = UserFiles.for_user(ME.pw_uid, ME.pw_gid, [ME.pw_gid])
+
+    def job(self, job_id: int, content: Record | None, user: str = ME.pw_name) -> JobStore:
+        store = JobStore(self.root, JobIdentity("linux", user, ME.pw_uid, ME.pw_gid, job_id))
+        asyncio.run(store.prepare(self.files))
+        if content is not None:
+            asyncio.run(record.save(store, self.files, content))
+        return store
+
+    def status(self, *arguments: str) -> Result:
+        return CliRunner().invoke(main, ["status", *arguments], env={"COLUMNS": "2000"})
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    found = Shop(tmp_path)
+    settings = Settings(store=Store(path=found.root), paths=Paths(run=found.run))
+    monkeypatch.setattr("slurmckpt.config.load", lambda: settings)
+    yield found
+    found.files.close()
+
+
+def two_attempts(job_id: int = 7) -> Record:
+    found = Record(job_id, ME.pw_name, "linux")
+    found.attempts = [
+        Attempt(1, "n1", NOON, NOON + 60, "NODE_FAIL", steps=[StepNote("batch", 1, "ended", 9)]),
+        Attempt(
+            2,
+            "n2",
+            NOON + 100,
+            restored_from=2,
+            restored_seconds=0.14,
+            lost_seconds=12.0,
+            refused=["#3: changed"],
+            steps=[StepNote("batch", 1, "running"), StepNote("0", 4, "ended", 256)],
+        ),
+    ]
+    found.checkpoints = [
+        CheckpointNote(1, 1, NOON + 20, 436_000_000, 40_000_000, 0.28, 1.0, 2.0, ["batch"], "n1"),
+        CheckpointNote(2, 1, NOON + 48, 437_000_000, 41_000_000, 0.3, 1.0, 2.0, ["batch"], "n1"),
+    ]
+    found.add_event(NOON + 50, "checkpoint skipped: output did not settle")
+    return found
+
+
+def test_a_job(shop: Shop) -> None:
+    store = shop.job(7, two_attempts())
+    (store.dir / "2").mkdir()
+    done = shop.status("7")
+    assert done.exit_code == 0
+    lines = [" ".join(line.split()) for line in done.output.splitlines() if line.strip(" ─")]
+    assert lines == [
+        f"job 7 of {ME.pw_name} on cluster linux",
+        "attempt node started ended began steps",
+        "1 n1 11-29 12:00:00 11-29 12:01:00 NODE_FAIL from the beginning batch: ended (signal 9)",
+        "2 n2 11-29 12:01:40 - restored from #2 in 0.14 s, 12 s of work repeated; refused #3: changed"
+        " batch: running, 0: ended (1)",
+        "checkpoint taken node steps size stored frozen kept",
+        "#1 11-29 12:00:20 n1 batch 436 MB 40 MB 0.28 s no",
+        "#2 11-29 12:00:48 n1 batch 437 MB 41 MB 0.30 s yes",
+        "11-29 12:00:50 checkpoint skipped: output did not settle",
+    ]
+
+
+def test_json(shop: Shop) -> None:
+    store = shop.job(7, two_attempts())
+    (store.dir / "2").mkdir()
+    document = json.loads(shop.status("7", "--json").output)
+    assert (document["job_id"], document["cluster"], document["coordinator"]) == (7, "linux", None)
+    assert [attempt["restored_from"] for attempt in document["attempts"]] == [None, 2]
+    assert document["attempts"][1]["lost_seconds"] == 12.0
+    assert document["attempts"][0]["steps"] == [{"step": "batch", "ntasks": 1, "state": "ended", "status": 9}]
+    assert [(note["seq"], note["kept"]) for note in document["checkpoints"]] == [(1, False), (2, True)]
+    assert document["events"] == [{"time": NOON + 50, "text": "checkpoint skipped: output did not settle"}]
+
+
+def test_all_jobs(shop: Shop) -> None:
+    shop.job(12, None)
+    store = shop.job(7, two_attempts())
+    (store.dir / "2").mkdir()
+    cold = Record(100, ME.pw_name, "linux")
+    cold.attempts = [Attempt(1, "n1", NOON), Attempt(2, "n3", NOON, cold_start="no checkpoint had been taken")]
+    shop.job(100, cold)
+    done = shop.status()
+    lines = [" ".join(line.split()) for line in done.output.splitlines() if line.strip(" ─")]
+    assert lines == [
+        "job user attempts last node checkpoints kept last attempt began",
+        f"7 {ME.pw_name} 2 n2 1 restored from #2 in 0.14 s, 12 s of work repeated; refused #3: changed",
+        f"12 {ME.pw_name} 0 - 0 -",
+        f"100 {ME.pw_name} 2 n3 0 cold start: no checkpoint had been taken",
+    ]
+    assert [document["job_id"] for document in json.loads(shop.status("--json").output)] == [7, 12, 100]
+
+
+def test_a_job_without_checkpoint_yet(shop: Shop) -> None:
+    shop.job(7, Record(7, ME.pw_name, "linux", [Attempt(1, "n1", NOON)]))
+    assert "no checkpoint yet" in shop.status("7").output
+
+
+def test_another_store(shop: Shop, tmp_path: Path) -> None:
+    shop.job(7, two_attempts())
+    os.rename(shop.root, tmp_path / "own")
+    assert shop.status("7").exit_code == 1
+    assert shop.status("7", "--checkpoint-dir", str(tmp_path / "own")).exit_code == 0
+
+
+def test_an_unknown_job(shop: Shop) -> None:
+    done = shop.status("8")
+    assert done.exit_code == 1
+    assert done.output == (
+        f"Error: no record of job 8 in {shop.root} (that you may read); did it run with --checkpoint-interval?\n"
+    )
+
+
+@pytest.mark.parametrize("job", ["0", "-1", "x", "4294967295"])
+def test_what_is_no_job(shop: Shop, job: str) -> None:
+    assert shop.status("--", job).exit_code == 2
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"attempts": 7}', "\x00" * 100])
+def test_a_record_that_makes_no_sense_is_an_empty_one(shop: Shop, content: str) -> None:
+    store = shop.job(7, None)
+    store.record.write_text(content)
+    done = shop.status("7")
+    assert done.exit_code == 0 and "no checkpoint yet" in done.output
+
+
+def test_what_users_write_there_is_shown_and_not_obeyed(shop: Shop) -> None:
+    hostile = "[link=http://evil]x[/link] [bold]\x1b[2J\nforged"
+    found = Record(7, ME.pw_name, "linux")
+    found.attempts = [
+        Attempt(
+            1,
+            hostile,
+            NOON,
+            NOON,
+            outcome=hostile,
+            cold_start=hostile,
+            steps=[StepNote(hostile, 1, hostile, -1)],
+        )
+    ]
+    found.checkpoints = [CheckpointNote(1, 1, NOON, -1, 0, -1.0, 0, 0, [hostile], hostile)]
+    found.add_event(NOON, hostile)
+    shop.job(7, found)
+    done = shop.status("7")
+    assert done.exit_code == 0
+    # Markup is text, and so are escape sequences and newlines.
+    assert done.output.count(r"[link=http://evil]x[/link] [bold]\x1b[2J\nforged") == 8
+    assert "\x1b" not in done.output
+    assert not any(line.startswith("forged") for line in done.output.splitlines())
+
+
+def test_times_beyond_all_calendars(shop: Shop) -> None:
+    store = shop.job(7, None)
+    huge = {"epoch": 1, "started": 9e18, "ended": -9e18, "node": "n1"}
+    store.record.write_text(json.dumps({"attempts": [huge], "events": [{"time": 9e17, "text": "late"}]}))
+    done = shop.status("7")
+    assert done.exit_code == 0
+    assert "?  late" in done.output
+
+
+def test_only_directories_that_are_jobs_count(shop: Shop) -> None:
+    store = shop.job(7, two_attempts())
+    (store.dir.parent / "8").write_text("a file")
+    (store.dir.parent / "7.deleted").mkdir()
+    (store.dir.parent / "0").mkdir()
+    (store.dir.parent.parent / ".hidden" / "9").mkdir(parents=True)
+    assert [document["job_id"] for document in json.loads(shop.status("--json").output)] == [7]
+
+
+def coordinator(shop: Shop, answer: dict[str, Any]) -> threading.Thread:
+    (shop.run / "7").mkdir(parents=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(shop.run / "7" / "control.sock"))
+    listener.listen()
+
+    def serve() -> None:
+        with listener:
+            connection, _ = listener.accept()
+            with connection:
+                assert json.loads(connection.makefile().readline()) == {"verb": "status"}
+                connection.sendall(json.dumps(answer).encode() + b"\n")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
+
+
+def test_with_its_coordinator_on_this_node(shop: Shop) -> None:
+    shop.job(7, two_attempts())
+    thread = coordinator(shop, {"node": "n2", "interval": "600s"})
+    done = shop.status("7")
+    thread.join()
+    assert "interval 600s; coordinator on n2 is running" in done.output
+
+
+def test_a_user_id_without_account(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def getpwuid(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
+    done = shop.status()
+    assert (done.exit_code, done.output) == (1, "Error: user id 4711 has no account on this host; name the job\n")
