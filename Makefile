@@ -1,0 +1,76 @@
+# make            build the C parts
+# make install    install everything for a Slurm node (DESTDIR, PREFIX, VENV)
+# make demo       see it work (root)
+# make test       unit and cluster tests (root); make test-unit needs no root
+# make check      linters and types
+
+PREFIX ?= /usr
+DESTDIR ?=
+VENV ?= /opt/slurmckpt
+SYSCONFDIR ?= /etc/slurmckpt
+PYTHON ?= python3
+# The environment of the developers' tools; the product is installed into VENV instead.
+TOOLS := build/venv
+PYTEST := $(TOOLS)/bin/python -m pytest
+
+.PHONY: all install deps check test test-unit test-cluster demo bench soak proto clean
+
+all:
+	$(MAKE) -C pod
+	$(MAKE) -C spank
+
+install:
+	$(MAKE) -C pod install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
+	$(MAKE) -C spank install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
+	$(MAKE) -C prolog install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) VENV=$(VENV)
+	$(MAKE) -C epilog install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) VENV=$(VENV)
+	test -x $(DESTDIR)$(VENV)/bin/python || $(PYTHON) -m venv $(DESTDIR)$(VENV)
+	$(DESTDIR)$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) .
+	install -d -m 0755 $(DESTDIR)$(PREFIX)/libexec/slurmckpt/criu-plugins
+	install -d -m 0755 $(DESTDIR)$(SYSCONFDIR) $(DESTDIR)$(PREFIX)/bin
+	test -e $(DESTDIR)$(SYSCONFDIR)/slurmckpt.toml || install -m 0644 etc/slurmckpt.toml $(DESTDIR)$(SYSCONFDIR)/slurmckpt.toml
+	ln -sf $(VENV)/bin/slurmckpt $(DESTDIR)$(PREFIX)/bin/slurmckpt
+	install -d -m 0755 $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|/usr/bin/|$(PREFIX)/bin/|' etc/systemd/slurmckpt-register.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/slurmckpt-register.service
+	install -m 0644 etc/systemd/slurmckpt-register.timer $(DESTDIR)$(PREFIX)/lib/systemd/system/slurmckpt-register.timer
+	install -D -m 0644 etc/logrotate/slurmckpt $(DESTDIR)/etc/logrotate.d/slurmckpt
+
+# What tests and demo need on a Debian or Ubuntu machine.
+deps: $(TOOLS)/ready
+$(TOOLS)/ready: pyproject.toml tools/deps
+	tools/deps $(TOOLS)
+	touch $@
+
+check: deps
+	$(TOOLS)/bin/ruff check .
+	$(TOOLS)/bin/ruff format --check .
+	$(TOOLS)/bin/mypy
+
+test: deps
+	@test "$$(id -u)" = 0 || { echo "make test needs root (namespaces, mounts, cgroups); make test-unit does not" >&2; exit 1; }
+	sandbox/cluster up --nodes 2
+	$(PYTEST) tests
+
+test-unit: deps
+	$(MAKE) -C pod
+	$(PYTEST) tests/unit
+
+test-cluster: deps
+	sandbox/cluster up --nodes 2
+	$(PYTEST) tests/cluster
+
+demo: deps
+	@test "$$(id -u)" = 0 || { echo "make demo needs root: it builds a throwaway cluster out of namespaces" >&2; exit 1; }
+	$(TOOLS)/bin/python sandbox/demo.py
+
+bench: deps
+	$(TOOLS)/bin/python tests/bench/run.py
+
+# The generated module is committed, so that an installation needs no compiler for it. grpcio-tools 1.74 writes code of protobuf 6.31.
+proto:
+	cd src/slurmckpt/capture && $(PYTHON) -m grpc_tools.protoc -I. --python_out=. --mypy_out=. criu_rpc.proto
+
+clean:
+	$(MAKE) -C pod clean
+	-$(MAKE) -C spank clean
+	rm -rf build

@@ -1,0 +1,50 @@
+"""Every test here runs on a sandbox cluster with real Slurm and real CRIU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.harness import TREE, Cluster
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what lies here."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def running_cluster() -> Cluster:
+    """The cluster, brought up or brought up to date."""
+    if os.geteuid() != 0:
+        pytest.skip("cluster tests need root")
+    subprocess.run([str(TREE / "sandbox/cluster"), "up", "--nodes", "2"], check=True)
+    home = Path(
+        subprocess.run(
+            [str(TREE / "sandbox/cluster"), "path"], check=True, capture_output=True, text=True
+        ).stdout.strip()
+    )
+    return Cluster(home / "alice")
+
+
+@pytest.fixture
+def cluster(running_cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster with all nodes idle; afterwards no job is left and no node is drained."""
+    running_cluster.all_idle()
+    yield running_cluster
+    running_cluster.run("scancel", "--user", "alice", check=False)
+    running_cluster.all_idle()
+
+
+@pytest.fixture
+def directory(cluster: Cluster, request: pytest.FixtureRequest) -> Path:
+    """A directory of the test's own below /home/alice."""
+    return cluster.directory(request.node.name.replace("/", "-").replace("[", "-").rstrip("]"))

@@ -1,0 +1,234 @@
+"""The sandbox cluster, as the tests use it: run commands, submit jobs, wait for what they do, break nodes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+TREE = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
+POLL_SECONDS = 0.1
+ENDED = (
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "BOOT_FAIL",
+    "DEADLINE",
+    "PREEMPTED",
+)
+
+
+def wait_for(what: str, probe: Callable[[], T | None], timeout: float = 60.0) -> T:
+    """The first true value of `probe`; AssertionError that names `what` when it does not come in time."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = probe()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"{what} did not happen within {timeout:.0f} s"
+        time.sleep(POLL_SECONDS)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The cluster that `sandbox/cluster up` has brought up. home: the host directory that is /home/alice in it."""
+
+    home: Path
+
+    def run(
+        self,
+        *command: str,
+        user: str = "alice",
+        node: str = "login",
+        check: bool = True,
+        stdin: str = "",
+        timeout: float = 120,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command inside; its output as text."""
+        done = subprocess.run(
+            [str(TREE / "sandbox/cluster"), "run", "--user", user, "--node", node, "--", *command],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        return done
+
+    def verb(self, *words: str) -> None:
+        """`sandbox/cluster fail|cut|start NODE`."""
+        done = subprocess.run([str(TREE / "sandbox/cluster"), *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"sandbox/cluster {' '.join(words)}:\n{done.stdout}{done.stderr}"
+
+    def root(self, node: str, script: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a shell script as root on a node."""
+        return self.run("sh", "-c", script, user="root", node=node, check=check)
+
+    def submit(self, script: str, *options: str, name: str = "job", directory: Path | None = None) -> Job:
+        """Submit a batch script; its output goes to NAME-<job>.out in the directory."""
+        directory = directory or self.home
+        path = directory / f"{name}.sh"
+        path.write_text(script if script.startswith("#!") else f"#!/bin/bash\n{script}")
+        os.chown(path, 1000, 1000)
+        inside = f"/home/alice/{path.relative_to(self.home)}"
+        where = os.path.dirname(inside)
+        done = self.run("sbatch", "--parsable", f"--chdir={where}", f"--output={where}/{name}-%j.out", *options, inside)
+        number = int(done.stdout.split(";")[0])
+        return Job(self, number, directory / f"{name}-{number}.out")
+
+    def directory(self, name: str) -> Path:
+        """A fresh directory of alice's with the test programs and the example training in it."""
+        path = self.home / name
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
+        for program in [*(Path(__file__).parent / "programs").iterdir(), TREE / "examples/train.py"]:
+            shutil.copy(program, path)
+        os.chown(path, 1000, 1000)
+        return path
+
+    def all_idle(self) -> None:
+        """Wait until every node is idle, and assert that none is drained."""
+
+        def idle() -> bool:
+            states = self.run("sinfo", "-h", "-N", "-o", "%N %T").stdout.split("\n")
+            return all(line.split()[1] == "idle" for line in states if line)
+
+        assert "drain" not in self.run("sinfo", "-h", "-N", "-o", "%N %T %E").stdout
+        wait_for("all nodes idle", idle, 60)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A submitted job."""
+
+    cluster: Cluster
+    number: int
+    output_path: Path
+
+    def info(self) -> dict[str, Any]:
+        """scontrol's view of it."""
+        jobs = json.loads(self.cluster.run("scontrol", "show", "job", str(self.number), "--json").stdout)["jobs"]
+        found: dict[str, Any] = jobs[0]
+        return found
+
+    def state(self) -> str:
+        """Slurm's base state and flags, joined by blanks."""
+        return " ".join(self.info()["job_state"])
+
+    def node(self) -> str:
+        """Where it runs."""
+        return str(self.info()["nodes"])
+
+    def output(self) -> str:
+        """What it has printed so far."""
+        try:
+            return self.output_path.read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def status(self) -> dict[str, Any]:
+        """`slurmckpt status JOB --json`."""
+        done = self.cluster.run("slurmckpt", "status", str(self.number), "--json", check=False)
+        found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"checkpoints": [], "attempts": []}
+        return found
+
+    def checkpoint(self) -> int:
+        """Take one now; its sequence number."""
+        done = self.cluster.run("slurmckpt", "checkpoint", str(self.number))
+        match = re.search(r"checkpoint #(\d+) committed", done.stdout)
+        assert match, done.stdout + done.stderr
+        return int(match[1])
+
+    def wait_running(self, timeout: float = 60) -> str:
+        """Wait until it runs; the node."""
+        wait_for(f"job {self.number} running", lambda: self.state() == "RUNNING", timeout)
+        return self.node()
+
+    def wait_output(self, pattern: str, timeout: float = 90) -> re.Match[str]:
+        """Wait until its output matches."""
+        return wait_for(
+            f"{pattern!r} in the output of job {self.number}:\n{self.output()[-2000:]}",
+            lambda: re.search(pattern, self.output(), re.MULTILINE),
+            timeout,
+        )
+
+    def wait_checkpoints(self, count: int, timeout: float = 90) -> list[dict[str, Any]]:
+        """Wait until so many checkpoints have been committed in its whole life."""
+
+        def enough() -> list[dict[str, Any]] | None:
+            found: list[dict[str, Any]] = self.status()["checkpoints"]
+            return found if len(found) >= count else None
+
+        return wait_for(f"{count} checkpoints of job {self.number}", enough, timeout)
+
+    def wait_end(self, timeout: float = 180) -> str:
+        """Wait until it has ended for good; its state."""
+
+        def ended() -> str | None:
+            state = self.state()
+            return state if state.split()[0] in ENDED and "COMPLETING" not in state else None
+
+        return wait_for(f"the end of job {self.number} ({self.state()})", ended, timeout)
+
+    def requeue(self) -> None:
+        """scontrol requeue."""
+        self.cluster.run("scontrol", "requeue", str(self.number))
+
+    def cancel(self) -> None:
+        """scancel, when it still runs."""
+        self.cluster.run("scancel", str(self.number), check=False)
+
+
+@contextmanager
+def drained(cluster: Cluster, nodes: Sequence[str]) -> Iterator[None]:
+    """Keep new jobs off these nodes."""
+    for node in nodes:
+        cluster.root("ctl", f"scontrol update nodename={node} state=drain reason=test")
+    try:
+        yield
+    finally:
+        for node in nodes:
+            cluster.root("ctl", f"scontrol update nodename={node} state=resume")
+
+
+def chain(count: int) -> list[str]:
+    """What chain.py prints."""
+    lines, state = [], b"start"
+    for number in range(count):
+        state = hashlib.sha256(state).digest()
+        lines.append(f"{number} {state.hex()}")
+    return lines
+
+
+def move(job: Job, node: str) -> None:
+    """Requeue a running job so that it starts on another node than `node`; wait until it does."""
+    with drained(job.cluster, [node]):
+        job.requeue()
+        wait_for(f"job {job.number} on another node", lambda: job.state() == "RUNNING" and job.node() != node, 60)
+
+
+def restored_from(job: Job) -> int:
+    """The checkpoint that the last attempt came from; waits until that is known."""
+
+    def found() -> int | None:
+        attempts = job.status()["attempts"]
+        last = attempts[-1]
+        assert last["cold_start"] is None, last
+        seq: int | None = last["restored_from"] if len(attempts) > 1 else None
+        return seq
+
+    return wait_for(f"the restore of job {job.number}:\n{job.output()[-1500:]}", found, 60)

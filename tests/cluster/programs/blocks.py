@@ -1,0 +1,12 @@
+"""Prints numbered lines in blocks of a fixed size that end in mid-line, as a block-buffered stdout does."""
+
+import os
+import sys
+import time
+
+count, size, pause = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+rank = os.environ.get("SLURM_PROCID", "0")
+text = "".join(f"{rank} line {number} {'x' * (number % 50)}\n" for number in range(count)).encode()
+for start in range(0, len(text), size):
+    os.write(1, text[start : start + size])
+    time.sleep(pause)
