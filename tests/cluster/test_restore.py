@@ -137,14 +137,18 @@ def test_lines_that_were_half_written_are_whole(cluster: Cluster, directory: Pat
     assert restored_from(job) == seq
     assert job.wait_end() == "COMPLETED", job.output()
     wanted = [
-        f"{f'{rank}: ' if label else ''}{rank} line {number} {'x' * (number % 50)}" for rank in "01" for number in range(400)
+        f"{f'{rank}: ' if label else ''}{rank} line {number} {'x' * (number % 50)}"
+        for rank in "01"
+        for number in range(400)
     ]
     assert sorted(job.output().splitlines()) == sorted(wanted)
 
 
 def test_a_step_whose_output_the_script_reads_runs_again(cluster: Cluster, directory: Path) -> None:
     """Restoring it beside a script that starts anew would give the script half of its output."""
-    job = cluster.submit("n=$(srun python3 chain.py 60 0.1 | wc -l); echo $n", "--checkpoint-interval=2s", directory=directory)
+    job = cluster.submit(
+        "n=$(srun python3 chain.py 60 0.1 | wc -l); echo $n", "--checkpoint-interval=2s", directory=directory
+    )
     job.wait_checkpoints(1)
     move(job, job.node())
     assert job.wait_end() == "COMPLETED", job.output()

@@ -81,9 +81,9 @@ def compare(
 ) -> list[Difference]:
     """The differences that forbid a restore here of what was recorded there; empty: it fits.
 
-    Only recorded keys count: a GPU or a package that is here besides does no harm. But a fact that the site gives for one
-    of the two nodes only (`site.*`) tells them apart, whichever has it. Single files come last, because a version says
-    more than the build ids that change with it.
+    Only recorded keys count: a GPU or a package that is here besides does no harm. But a fact that the site gives for
+    one of the two nodes only (`site.*`) tells them apart, whichever has it. Single files come last, because a version
+    says more than the build ids that change with it.
     """
     differences = []
     keys = {*recorded, *(key for key in here if key.startswith("site."))}
