@@ -145,14 +145,17 @@ def test_lines_that_were_half_written_are_whole(cluster: Cluster, directory: Pat
 
 
 def test_a_step_whose_output_the_script_reads_runs_again(cluster: Cluster, directory: Path) -> None:
-    """Restoring it beside a script that starts anew would give the script half of its output."""
+    """Restoring it beside a script that starts anew would give the script half of its output. So it says, once."""
     job = cluster.submit(
         "n=$(srun python3 chain.py 60 0.1 | wc -l); echo $n", "--checkpoint-interval=2s", directory=directory
     )
-    job.wait_checkpoints(1)
+    job.wait_output("^slurmckpt: checkpoint skipped: step 0 could not be restored: another process reads its output")
     move(job, job.node())
+    line = job.wait_output("^slurmckpt: cold start: .*")[0]
+    assert line == "slurmckpt: cold start: no checkpoint had been taken"
     assert job.wait_end() == "COMPLETED", job.output()
-    assert job.output().splitlines()[-1] == "60"
+    said = [text for text in job.output().splitlines() if text.startswith("slurmckpt: ")]
+    assert len(said) == 2 and job.output().splitlines()[-1] == "60"
 
 
 def test_a_step_that_had_ended_is_not_run_again(cluster: Cluster, directory: Path) -> None:

@@ -85,15 +85,21 @@ def choose(steps: Sequence[Step]) -> list[Step]:
     """The steps that take part.
 
     A batch script that waits in srun cannot be captured (srun is bound to Slurm's daemons): its running steps are, and
-    the script will run again from its top. Without a running srun the script's own pod is the job.
+    the script will run again from its top. Without a running srun the script's own pod is the job. A step whose output
+    or input another process handles could not be restored beside a script that runs again, so it is not frozen for it.
+    Raises Skipped when that leaves none.
     """
     batch = next((step for step in steps if step.name == "batch" and step.running), None)
     others = [step for step in steps if step.name != "batch" and step.running]
-    if batch is None:
-        return others
-    if batch.pod is not None and others and launchers.find(batch.pod):
-        return others
-    return [batch]
+    if batch is not None and not (batch.pod is not None and others and launchers.find(batch.pod)):
+        return [batch]
+    free = [step for step in others if not step.connected]
+    if others and not free:
+        raise Skipped(
+            f"step {others[0].name} could not be restored: another process reads its output or feeds its input"
+            " (a pipe, a file as stdin, or $(...) around srun); let srun write to a file instead"
+        )
+    return free
 
 
 async def capture(job_steps: Sequence[Step], seq: int, tools: Tools, files: UserFiles) -> Captured:

@@ -133,6 +133,7 @@ class StepRunner:
             for holder in borrowed:
                 holder.close()
         step.pod = pod
+        step.connected = False
         step.restored_from = plan.manifest.seq
         seconds = time.monotonic() - began
         log.info("step %s is restored from #%d in %s", step.name, plan.manifest.seq, format_seconds(seconds))

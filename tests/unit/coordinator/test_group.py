@@ -43,7 +43,7 @@ class StillPod(Pod):
 
 
 def running(name: str) -> Step:
-    return Step(name, 1, 1, pod=StillPod(name), argv_digest="d" * 64)
+    return Step(name, 1, 1, pod=StillPod(name), argv_digest="d" * 64, connected=False)
 
 
 def ended(name: str) -> Step:
@@ -73,6 +73,15 @@ def ended(name: str) -> Step:
 def test_choose(monkeypatch: pytest.MonkeyPatch, steps: list[Step], srun: bool, chosen: list[str]) -> None:
     monkeypatch.setattr(launchers, "find", lambda pod: [Launcher(1, "x")] if srun else [])
     assert [step.name for step in choose(steps)] == chosen
+
+
+def test_choose_leaves_out_a_step_that_the_script_reads_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launchers, "find", lambda pod: [Launcher(1, "x")])
+    piped = running("0")
+    piped.connected = True
+    assert [step.name for step in choose([running("batch"), piped, running("1")])] == ["1"]
+    with pytest.raises(Skipped, match=r"^step 0 could not be restored: another process reads its output"):
+        choose([running("batch"), piped])
 
 
 class Criu:
@@ -317,7 +326,7 @@ def test_a_cut_that_is_cancelled_leaves_nothing(stage: Stage, user_files: UserFi
         assert step.pod is not None
         step.pod.sync = never  # type: ignore[method-assign]
         taking = asyncio.create_task(capture([step], 4, stage.tools, user_files))
-        while not stage.criu.events:
+        while not stage.criu.events and not taking.done():
             await asyncio.sleep(0.01)
         taking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
