@@ -20,15 +20,18 @@ class OneLine(logging.Formatter):
         return super().formatMessage(record)
 
 
+class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # takes one only from Python 3.11
+    """Ours, so that stop() ends no handler of anybody else."""
+
+
 def start(path: Path, level: str, who: str) -> None:
     """Log to `path` from now on, as `who`; to stderr when it cannot be written."""
     stop()
-    handler: logging.Handler
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
-        handler = logging.StreamHandler(open(descriptor, "a", encoding="utf-8", errors="backslashreplace"))  # noqa: SIM115
+        handler = _Handler(open(descriptor, "a", encoding="utf-8", errors="backslashreplace"))  # noqa: SIM115
     except OSError:
-        handler = logging.StreamHandler()
+        handler = _Handler()
     handler.setFormatter(OneLine(f"%(asctime)s {who}[{os.getpid()}] %(levelname)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
@@ -38,9 +41,9 @@ def start(path: Path, level: str, who: str) -> None:
 def stop() -> None:
     """Close the log. To be called before its descriptor is closed otherwise: Python would close that number again."""
     root = logging.getLogger()
-    for old in list(root.handlers):
+    for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
         root.removeHandler(old)
         old.close()
-        if isinstance(old, logging.StreamHandler) and old.stream is not sys.stderr:
+        if old.stream is not sys.stderr:
             with contextlib.suppress(OSError):
                 old.stream.close()
