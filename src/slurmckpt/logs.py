@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 from slurmckpt.errors import one_line
@@ -20,18 +19,22 @@ class OneLine(logging.Formatter):
         return super().formatMessage(record)
 
 
-class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # takes one only from Python 3.11
-    """Ours, so that stop() ends no handler of anybody else."""
+class LogFile(logging.FileHandler):
+    """The log file, appended to; never what a link in its place leads to."""
+
+    def _open(self) -> TextIOWrapper:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        return open(os.open(self.baseFilename, flags, 0o640), "a", encoding="utf-8", errors="backslashreplace")
 
 
 def start(path: Path, level: str, who: str) -> None:
     """Log to `path` from now on, as `who`; to stderr when it cannot be written."""
     stop()
+    handler: logging.Handler
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
-        handler = _Handler(open(descriptor, "a", encoding="utf-8", errors="backslashreplace"))  # noqa: SIM115
+        handler = LogFile(path)
     except OSError:
-        handler = _Handler()
+        handler = logging.StreamHandler()
     handler.setFormatter(OneLine(f"%(asctime)s {who}[{os.getpid()}] %(levelname)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
@@ -41,9 +44,7 @@ def start(path: Path, level: str, who: str) -> None:
 def stop() -> None:
     """Close the log. To be called before its descriptor is closed otherwise: Python would close that number again."""
     root = logging.getLogger()
-    for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
+    # Those of start(), and nobody else's.
+    for old in [handler for handler in root.handlers if isinstance(handler.formatter, OneLine)]:
         root.removeHandler(old)
         old.close()
-        if old.stream is not sys.stderr:
-            with contextlib.suppress(OSError):
-                old.stream.close()

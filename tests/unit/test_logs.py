@@ -19,7 +19,7 @@ LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (.*)")
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Without the handlers of the test runner: stop() would close them."""
+    """Without the handlers of the test runner, and with what start() made taken away again."""
     root = logging.getLogger()
     kept, level = root.handlers, root.level
     root.handlers = []
@@ -122,3 +122,12 @@ def test_a_log_that_cannot_be_written_goes_to_stderr(
     assert not (tmp_path / "elsewhere").exists()
     logs.stop()
     os.fstat(2)
+
+
+@alone()
+def test_handlers_of_others_are_left_alone(tmp_path: Path) -> None:
+    other = logging.NullHandler()
+    logging.getLogger().addHandler(other)
+    logs.start(tmp_path / "log", "info", "prolog")
+    logs.stop()
+    assert logging.getLogger().handlers == [other]
