@@ -67,10 +67,18 @@ int context_adopt(pid_t shim, struct reason *reason)
 {
 	int mounts = -1, result = -1, nice;
 
-	if (check_namespaces(shim, reason))
-		goto out;
+	/*
+	 * Of the mounts that are joined it is the very namespace that is checked, not the shim: its user may trace it and make it
+	 * change namespaces between two looks, and what lies in the mounts is executed as root.
+	 */
 	mounts = namespace_open(shim, "mnt", reason);
 	if (mounts < 0)
+		goto out;
+	if (!namespace_has_own_owner(mounts)) {
+		refuse(reason, "the task has mounts that its user made");
+		goto out;
+	}
+	if (check_namespaces(shim, reason))
 		goto out;
 	raise_hard_limits(shim);
 	descriptors_raise_limit();

@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/nsfs.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -26,6 +28,19 @@ bool namespace_is_own(int fd, const char *name)
 
 	snprintf(path, sizeof(path), "/proc/self/ns/%s", name);
 	return !fstat(fd, &theirs) && !stat(path, &own) && theirs.st_dev == own.st_dev && theirs.st_ino == own.st_ino;
+}
+
+bool namespace_has_own_owner(int fd)
+{
+	int owner = ioctl(fd, NS_GET_USERNS);
+	bool result = false;
+
+	/* An owner that is not above us cannot be opened (EPERM): it is not ours either. */
+	if (owner >= 0) {
+		result = namespace_is_own(owner, "user");
+		close(owner);
+	}
+	return result;
 }
 
 int namespace_join(int fd, const char *name, struct reason *reason)

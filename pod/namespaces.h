@@ -13,6 +13,9 @@ int namespace_open(pid_t pid, const char *name, struct reason *reason);
 /* Whether this process is already in it. */
 bool namespace_is_own(int fd, const char *name);
 
+/* Whether the user namespace that owns it is this process's own: then only root can have made it. */
+bool namespace_has_own_owner(int fd);
+
 int namespace_join(int fd, const char *name, struct reason *reason);
 
 /* In pid 1 of new PID, mount and IPC namespaces: private mounts, /proc, /dev/mqueue, and shm_dir (may be NULL) as /dev/shm. */

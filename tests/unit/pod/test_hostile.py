@@ -411,3 +411,15 @@ def test_shim_in_a_foreign_namespace_is_refused(coordinator: FakeCoordinator) ->
         finally:
             foreign.kill()
     assert not process_exists(foreign.pid)
+
+
+def test_mounts_that_a_user_made_are_refused(coordinator: FakeCoordinator) -> None:
+    """Anybody can make a mount namespace inside a user namespace: the leader that lies there is not ours."""
+    with subprocess.Popen(["unshare", "--user", "--mount", "sleep", "1000"]) as foreign:
+        try:
+            own = os.readlink("/proc/self/ns/mnt")
+            wait_until(lambda: os.readlink(f"/proc/{foreign.pid}/ns/mnt") != own, "it is in its namespace")
+            pod = coordinator.unready_pod(foreign.pid)
+            assert pod.expect("FAILED").values == {"reason": "the task has mounts that its user made"}
+        finally:
+            foreign.kill()
