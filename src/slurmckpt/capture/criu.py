@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -22,6 +23,8 @@ from slurmckpt.capture import criu_rpc_pb2 as rpc
 from slurmckpt.capture.diagnosis import explain_dump, explain_restore
 from slurmckpt.errors import SlurmckptError
 
+log = logging.getLogger(__name__)
+
 DUMP_LOG = "dump.log"
 RESTORE_LOG = "restore.log"
 _PATH = "/usr/local/sbin:/usr/sbin:/usr/local/bin:/usr/bin:/sbin:/bin"
@@ -29,6 +32,7 @@ _MAX_PACKET = 1 << 20
 _LOG_LEVEL = 4
 _LOG_TAIL = 256 * 1024
 _MAX_SAID = 4096
+_UNDO_SECONDS = 20.0
 _CAP_SYS_RESOURCE = 24
 
 
@@ -156,8 +160,13 @@ async def dump(
             await hooks.dumped()
         return answer
 
-    async with _swrk(installation, target, {}) as worker:
-        answer = await _converse(worker.channel, request, notified)
+    try:
+        async with _swrk(installation, target, {}) as worker:
+            # CRIU's own timeout ends with the stopping of the tasks; the ranks must not stand still for ever after it.
+            answer = await asyncio.wait_for(_converse(worker.channel, request, notified), limits.timeout)
+    except asyncio.TimeoutError as error:
+        _keep(installation, images / DUMP_LOG)
+        raise CriuError(f"the dump did not end within {limits.timeout} s (capture.timeout)") from error
     if not answer.success:
         _keep(installation, images / DUMP_LOG)
         reason = _complaint(answer, worker)
@@ -244,11 +253,25 @@ async def _swrk(installation: Installation, target: Target, inherit: Mapping[str
             yield worker
         finally:
             ours.close()
-            await process.wait()
+            await _end(process)
             worker.said = await listening
     finally:
         ours.close()
         theirs.close()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Wait until a CRIU whose socket is closed has undone what it did; end one that hangs, so that its ranks run."""
+    try:
+        await asyncio.wait_for(process.wait(), _UNDO_SECONDS)
+    except asyncio.TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), _UNDO_SECONDS)
+        except asyncio.TimeoutError:
+            # It can hang in the kernel, on a disk that does not answer. It holds nothing of ours.
+            log.error("CRIU (process %d) does not end", process.pid)
 
 
 async def _last_words(stream: asyncio.StreamReader) -> str:
