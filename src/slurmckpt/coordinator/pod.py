@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -68,7 +68,6 @@ class Pod:
     cgroups: list[Path] = field(default_factory=list)
     tasks: dict[int, TaskState] = field(default_factory=dict)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    on_change: Callable[[], None] = lambda: None
     _channel: Channel | None = None
     _answers: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     _reader: asyncio.Task[None] | None = None
@@ -275,7 +274,6 @@ class Pod:
             log.error("pod init of step %s: %s", self.step, message.text("reason"))
         elif (future := self._answers.get(message.verb)) is not None and not future.done():
             future.set_result(None)
-        self.on_change()
 
     def _finish(self) -> None:
         self.close_status_pipe()
@@ -286,7 +284,6 @@ class Pod:
             if not future.done():
                 future.set_exception(ConnectionError("pod init ended"))
         self.ended.set()
-        self.on_change()
 
     def _note_path(self) -> Path:
         return self.settings.run / "pods" / f"{self.step}.pid"

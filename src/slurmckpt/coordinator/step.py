@@ -35,7 +35,6 @@ class Step:
     command: str = ""
     carrier: int = 0
     restored_from: int | None = None
-    state: str = "starting"
     connected: bool = True
 
     @classmethod
