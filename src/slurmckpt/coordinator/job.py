@@ -124,7 +124,7 @@ class Job:
             await begun.journal.stopped()
             state = await self._state()
             await lease.check(begun.store, begun.files, begun.epoch)
-            await begun.journal.ended(" ".join(sorted(state)) or "unknown")
+            await begun.journal.ended(_outcome(state))
             if state & _OVER and not state & _COMING_BACK:
                 await retention.remove_all(begun.store, begun.files)
             await retention.forget(begun.store, begun.files, self.settings.store.record_days)
@@ -192,3 +192,10 @@ class Job:
         self._working.discard(work)
         if not work.cancelled() and (error := work.exception()) is not None:
             log.error("job %d", self.spec.job.job_id, exc_info=error)
+
+
+def _outcome(state: frozenset[str]) -> str:
+    """How an incarnation ended, in a word or two for `slurmckpt status`."""
+    if state & _COMING_BACK:
+        return "requeued"
+    return " ".join(sorted(state - {"COMPLETING"})) or "unknown"
