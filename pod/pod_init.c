@@ -1,5 +1,5 @@
 /*
- * pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--net new|keep]: builds a pod around the context of a task shim and
+ * pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--net new|keep|FD]: builds a pod around the context of a task shim and
  * stays in it as pid 1. Run by the coordinator, as root.
  */
 #include <errno.h>
@@ -24,7 +24,7 @@
 #include "reason.h"
 #include "signals.h"
 
-#define USAGE "pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--net new|keep]"
+#define USAGE "pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--net new|keep|FD]"
 
 struct options {
 	int control;
@@ -33,7 +33,18 @@ struct options {
 	size_t cgroup_count;
 	const char *shm;
 	bool new_network;
+	int network;		/* namespace to join, or -1 */
 };
+
+static bool parse_network(const char *text, struct options *options)
+{
+	uint64_t network = 0;
+	bool is_number = parse_number(text, 10, INT_MAX, &network) && network > 2;
+
+	options->new_network = !strcmp(text, "new");
+	options->network = is_number ? (int)network : -1;
+	return options->new_network || is_number || !strcmp(text, "keep");
+}
 
 static int parse_options(int argc, char **argv, struct options *options, struct reason *reason)
 {
@@ -61,10 +72,8 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 			options->cgroups[options->cgroup_count++] = optarg;
 		if (option == 's')
 			options->shm = optarg;
-		if (option == 'n' && strcmp(optarg, "new") && strcmp(optarg, "keep"))
-			return refuse(reason, "--net %s is not known, accepted are new and keep", optarg);
-		if (option == 'n')
-			options->new_network = !strcmp(optarg, "new");
+		if (option == 'n' && !parse_network(optarg, options))
+			return refuse(reason, "--net %s is not known, accepted are new, keep and a descriptor above 2", optarg);
 		if (option == '?')
 			return refuse(reason, "usage: " USAGE);
 	}
@@ -97,6 +106,8 @@ static int leave(const struct options *options, struct reason *reason)
 			return -1;
 	}
 	if (context_adopt(options->shim, reason))
+		return -1;
+	if (options->network >= 0 && namespace_join(options->network, "net", reason))
 		return -1;
 	return unshare(flags) ? refuse(reason, "cannot create the namespaces: %s", strerror(errno)) : 0;
 }
@@ -146,7 +157,7 @@ static void report_failure(int control, const struct reason *reason)
 
 int main(int argc, char **argv)
 {
-	struct options options = {0};
+	struct options options = {.network = -1};
 	struct reason reason;
 	int own_pid[2], result = 1;
 	pid_t child;

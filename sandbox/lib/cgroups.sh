@@ -21,7 +21,7 @@ cgroup_hierarchies() {
 
 # v1 where Slurm's controllers are bound to v1 hierarchies, otherwise v2.
 cgroup_version() {
-    if cgroup_hierarchies | grep -q ' cgroup .*memory'; then echo v1; else echo v2; fi
+    if [[ $(cgroup_hierarchies) == *' cgroup '*memory* ]]; then echo v1; else echo v2; fi
 }
 
 cgroup_create() {

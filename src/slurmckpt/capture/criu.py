@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt.capture import criu_rpc_pb2 as rpc
+from slurmckpt.capture import tcpimages
 from slurmckpt.capture.diagnosis import explain_dump, explain_restore
 from slurmckpt.errors import SlurmckptError
 
@@ -88,12 +89,20 @@ class DumpHooks:
     dumped: Callable[[], Awaitable[None]]
 
 
+async def _nothing() -> None:
+    pass
+
+
 @dataclass
 class RestoreHooks:
-    """restored: the processes exist and have not run yet. What it raises aborts the restore and ends them."""
+    """What the caller does before the processes run. What it raises aborts the restore and ends them.
+
+    connected: all sockets exist, and send nothing yet (TCP_REPAIR). restored: the processes exist and have not run yet.
+    """
 
     restored: Callable[[], Awaitable[None]]
     inherit: Mapping[str, int] = field(default_factory=dict)
+    connected: Callable[[], Awaitable[None]] = _nothing
 
 
 def find(program: str, real_id: str, failure_log: Path | None = None) -> Installation:
@@ -193,8 +202,15 @@ async def restore(installation: Installation, target: Target, images: Path, hook
     for key, descriptor in hooks.inherit.items():
         opts.inherit_fd.add(key=key, fd=descriptor)
 
+    try:
+        await asyncio.to_thread(tcpimages.silence, images)
+    except (OSError, tcpimages.ImageError) as error:
+        raise CriuError(f"the images of the TCP connections cannot be prepared: {error}") from error
+
     async def notified(script: str) -> rpc.criu_req:
-        if script == "pre-resume":
+        if script == "post-restore":
+            await hooks.connected()
+        elif script == "pre-resume":
             await hooks.restored()
         return rpc.criu_req(type=rpc.NOTIFY, notify_success=True)
 

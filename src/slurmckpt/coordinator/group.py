@@ -24,12 +24,13 @@ from slurmckpt.capture.preflight import PodScan, scan
 from slurmckpt.capture.processes import pod_processes
 from slurmckpt.coordinator import held, launchers, outputs, shm
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
+from slurmckpt.coordinator.network import reachable
 from slurmckpt.coordinator.pod import Pod, PodError
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.streams import OutputHolder, readable
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.store.identity import UserFiles
-from slurmckpt.store.manifest import OpenFile, OutputFile, StepImage, TaskImage
+from slurmckpt.store.manifest import Connection, OpenFile, OutputFile, StepImage, TaskImage
 from slurmckpt.units import format_bytes
 
 log = logging.getLogger(__name__)
@@ -280,6 +281,8 @@ class _Cut:
             gid=pod.gid,
             tasks=participant.tasks,
             addresses=list(found.addresses),
+            outside=[Connection(one.local, one.remote) for one in found.outside],
+            node_addresses=reachable(Path(f"/proc/{pod.init_pid}")),
             open_files=[
                 OpenFile(file.path, file.size, stat.S_IMODE(file.mode))
                 for file in found.open_files

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -53,7 +53,7 @@ class PodSettings:
 
 @dataclass
 class Pod:
-    """The namespaces in which the tasks of one step run on this node."""
+    """The namespaces in which the tasks of one step run on this node. at_end: what to do when they are gone."""
 
     step: str
     uid: int
@@ -68,6 +68,7 @@ class Pod:
     cgroups: list[Path] = field(default_factory=list)
     tasks: dict[int, TaskState] = field(default_factory=dict)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    at_end: list[Callable[[], None]] = field(default_factory=list)
     _channel: Channel | None = None
     _answers: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     _reader: asyncio.Task[None] | None = None
@@ -78,8 +79,11 @@ class Pod:
         """Whether a task of this pod still runs."""
         return not self.ended.is_set() and any(task.status is None for task in self.tasks.values())
 
-    async def build(self, shim_pid: int, network: Literal["new", "keep"]) -> None:
-        """Make the namespaces around the shim's own context. Raises PodError; nothing is left then."""
+    async def build(self, shim_pid: int, network: Literal["new", "keep"] | int) -> None:
+        """Make the namespaces around the shim's own context. Raises PodError; nothing is left then.
+
+        network: a new network namespace, that of the node, or the one that this descriptor stands for.
+        """
         self.cgroups = procs_files(shim_pid)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = Channel(ours)
@@ -92,7 +96,7 @@ class Pod:
         ]
         for path in self.cgroups:
             command += ["--cgroup", str(path)]
-        command += ["--shm", str(self.settings.shm), "--net", network]
+        command += ["--shm", str(self.settings.shm), "--net", str(network)]
         process = None
         try:
             process = await asyncio.create_subprocess_exec(
@@ -100,7 +104,7 @@ class Pod:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *([network] if isinstance(network, int) else [])],
                 start_new_session=True,
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
             )
@@ -227,6 +231,8 @@ class Pod:
             self.pidfd = -1
             with contextlib.suppress(OSError):
                 self._note_path().unlink()
+            for action in self.at_end:
+                action()
 
     def close_status_pipe(self) -> None:
         """Give up our copy of the pipe's write end: the leader has its own."""

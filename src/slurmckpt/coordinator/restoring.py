@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurmckpt.capture import criu
-from slurmckpt.coordinator import held, network, outputs, shm
+from slurmckpt.coordinator import held, outputs, shm
+from slurmckpt.coordinator.network import PodNetwork
 from slurmckpt.coordinator.plan import Plan
 from slurmckpt.coordinator.pod import Pod, TaskState
 from slurmckpt.coordinator.step import Step
@@ -27,12 +28,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Restorer:
-    """What a restore needs of this node."""
+    """What a restore needs of this node. pasta: the program, or empty for no way out of a network of the pod's own."""
 
     installation: criu.Installation
     enter: Path
     shm: Path
     files: UserFiles
+    pasta: str
 
 
 def mismatch(image: StepImage, step: Step) -> str:
@@ -52,18 +54,18 @@ async def restore(
     tasks: Sequence[Task],
     pod: Pod,
     holders: Sequence[OutputHolder],
-) -> None:
+) -> list[str]:
     """Restore `step` into `pod`, which is not built yet. Raises SlurmckptError or OSError; the caller destroys the pod.
+
+    Gives what is worth knowing of a restore that went well: one sentence each, mostly none.
 
     holders: descriptors of this incarnation through which the job's output is written. Files are brought to the
     boundary only when everything else stands, as what lies behind the boundary in them is lost then.
     """
     directory = plan.directory / image.directory
     inherit = _inherit(image, tasks)
-    foreign = network.foreign(image.addresses)
-    await pod.build(tasks[0].shim_pid, "new" if foreign else "keep")
-    if foreign:
-        await network.isolate(restorer.enter, pod.init_pid, foreign)
+    network = PodNetwork(restorer.enter, pod, image.addresses, image.node_addresses, restorer.pasta)
+    await network.build(tasks[0].shim_pid)
     inherit[image.status_pipe] = pod.status_pipe
     await restorer.files.run(_truncate_all, image.open_files)
     if image.shm and not plan.filled_shm:
@@ -80,12 +82,17 @@ async def restore(
         lines = {int(stream): bytes.fromhex(text) for stream, text in saved.held.items()}
         held.write(by_index[saved.index].held, lines)
 
+    async def connected() -> None:
+        await network.reset([(connection.local, connection.remote) for connection in image.outside])
+
     async def restored() -> None:
+        await network.open()
         alive = [(0 if saved.exited else saved.pid, by_index[saved.index]) for saved in image.tasks]
         await pod.adopt(image.leader_pid, alive)
 
     target = criu.Target(restorer.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups)
-    await criu.restore(restorer.installation, target, directory / "images", criu.RestoreHooks(restored, inherit))
+    hooks = criu.RestoreHooks(restored, inherit, connected)
+    await criu.restore(restorer.installation, target, directory / "images", hooks)
     pod.close_status_pipe()
     for saved in image.tasks:
         if saved.exited:
@@ -97,6 +104,7 @@ async def restore(
     # From now on the descriptors of this incarnation stand where those of the old one stood: the next image names them.
     for index, task in by_index.items():
         pod.tasks[index].keys = dict(task.keys)
+    return network.notes
 
 
 def _inherit(image: StepImage, tasks: Sequence[Task]) -> dict[str, int]:

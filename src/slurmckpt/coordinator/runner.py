@@ -104,7 +104,11 @@ class StepRunner:
         began = time.monotonic()
         pod = self._new_pod(step, groups)
         restorer = restoring.Restorer(
-            incarnation.node.installation, incarnation.enter, incarnation.shm, incarnation.files
+            incarnation.node.installation,
+            incarnation.enter,
+            incarnation.shm,
+            incarnation.files,
+            incarnation.settings.restore.pasta,
         )
         borrowed = self._launcher_outputs(step)
         batch = self._steps.get("batch")
@@ -114,7 +118,7 @@ class StepRunner:
         undo, before = plan.directory / "undo" / step.name, list[OutputFile]()
         try:
             before = await outputs.remember(holders, undo, incarnation.files)
-            await restoring.restore(restorer, plan, image, step, tasks, pod, holders)
+            notes = await restoring.restore(restorer, plan, image, step, tasks, pod, holders)
         except (SlurmckptError, OSError) as error:
             pod.destroy()
             await pod.gone()
@@ -140,6 +144,8 @@ class StepRunner:
         if not plan.open_steps:
             plan.discard()
         await incarnation.journal.restored(plan.manifest, seconds, incarnation.planner.refused)
+        for note in notes:
+            await incarnation.journal.event(f"step {step.name}: {note}")
         return ""
 
     async def _abandon_pod(self, step: Step) -> None:

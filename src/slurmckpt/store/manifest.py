@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import json
 import os
 import re
@@ -89,10 +90,20 @@ class TaskImage:
 
 
 @dataclass(frozen=True)
+class Connection:
+    """A TCP connection by its ends, each `address:port` (`[address]:port` for IPv6)."""
+
+    local: str
+    remote: str
+
+
+@dataclass(frozen=True)
 class StepImage:
     """One captured pod. step: `batch` or Slurm's step number. directory: relative to the checkpoint.
 
     leader_pid: inside the pod. status_pipe: CRIU's external key of the leader's status pipe. shm: /dev/shm was saved.
+    addresses: of the node, that sockets are bound to. node_addresses: all of the node: ranks that do not talk to each
+    other yet may know it by any. outside: connections that led out of the pod.
     """
 
     step: str
@@ -109,6 +120,8 @@ class StepImage:
     criu_version: str
     shm: bool
     hostname: str
+    outside: list[Connection] = field(default_factory=list)
+    node_addresses: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -272,9 +285,30 @@ def _step(fields: Fields) -> StepImage:
         criu_version=fields.text("criu_version"),
         shm=fields.flag("shm"),
         hostname=fields.text("hostname"),
+        outside=[_connection(item) for item in fields.objects("outside")],
+        node_addresses=fields.texts("node_addresses"),
     )
     fields.done()
     return step
+
+
+def _connection(fields: Fields) -> Connection:
+    connection = Connection(local=_endpoint(fields, "local"), remote=_endpoint(fields, "remote"))
+    fields.done()
+    return connection
+
+
+def _endpoint(fields: Fields, key: str) -> str:
+    text = fields.text(key)
+    address, _, port = text.rpartition(":")
+    try:
+        version = ipaddress.ip_address(address.removeprefix("[").removesuffix("]")).version
+        valid = address.startswith("[") == address.endswith("]") == (version == 6) and 0 < int(port) < 65536
+    except ValueError:
+        valid = False
+    if not (valid and port.isascii() and port.isdigit()):
+        fields.fail(key, "address:port, or [address]:port for IPv6")
+    return text
 
 
 def _task(fields: Fields) -> TaskImage:

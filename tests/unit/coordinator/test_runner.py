@@ -130,7 +130,7 @@ class Stage:
 
     async def _restore(
         self, restorer: object, plan: Plan, saved: object, step: Step, tasks: Any, pod: FakePod, holders: Any
-    ) -> None:
+    ) -> list[str]:
         self.restores.append(plan.manifest.seq)
         self.during_restore(plan, holders)
         if self.restore_errors:
@@ -140,6 +140,7 @@ class Stage:
             each.close()
         pod.tasks[0] = TaskState(0, {}, 101, 0)
         pod.ended.set()
+        return []
 
     def plan(self, seq: int, steps: list[str], finished: list[FinishedStep] | None = None) -> Plan:
         blank = World(self.top, JobIdentity("c", "jane", UID, GID, 7), cast(Any, None), self.files, self.top).manifest(

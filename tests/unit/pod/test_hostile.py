@@ -374,12 +374,12 @@ def test_leader_by_hand() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "usage: pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--net new|keep]"),
+        ([], "usage: pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--net new|keep|FD]"),
         (["--control", "x"], "--control x is not a descriptor above 2"),
         (["--control", "2"], "--control 2 is not a descriptor above 2"),
         (["--control", "9", "--shim-pid", "0"], "--shim-pid 0 is not the pid of a task shim"),
         (["--control", "999", "--shim-pid", "5"], "--control 999 is not a SOCK_SEQPACKET socket"),
-        (["--net", "host"], "--net host is not known, accepted are new and keep"),
+        (["--net", "host"], "--net host is not known, accepted are new, keep and a descriptor above 2"),
     ],
 )
 def test_pod_init_by_hand(arguments: list[str], text: str) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from slurmckpt.errors import Refused, StoreError
 from slurmckpt.store.manifest import (
+    Connection,
     FinishedStep,
     Manifest,
     OpenFile,
@@ -64,6 +65,8 @@ FULL = Manifest(
             criu_version="4.2.1",
             shm=True,
             hostname="n1",
+            outside=[Connection(local="10.0.0.1:40000", remote="[2001:db8::1]:443")],
+            node_addresses=["10.0.0.1", "fd00::1"],
         )
     ],
     finished_steps=[FinishedStep(step="0", argv_digest="cd" * 32, status=0, replayable=True)],
@@ -98,6 +101,7 @@ def objects(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield content["finished_steps"][0]
     yield content["outputs"][0]
     yield content["files"][0]
+    yield content["steps"][0]["outside"][0]
 
 
 KINDS = len(list(objects(values())))
@@ -187,6 +191,8 @@ def test_not_an_object() -> None:
         (6, "blake3", "0" * 63),
         (6, "blake3", "G" * 64),
         (6, "stored", "gzip"),
+        *((7, "local", wrong) for wrong in ("10.0.0.1", "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.1:+1", "host:80")),
+        *((7, "remote", wrong) for wrong in ("", "::1:80", "[10.0.0.1]:80", "[::1:80", "[::1]", "10.0.0.1:\u0661")),
         (0, "user", "../root"),
         (0, "cluster", "a/b"),
         (0, "job_id", 0),

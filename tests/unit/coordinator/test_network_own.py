@@ -1,0 +1,168 @@
+"""The namespaces of a pod with a network of its own, and what is said when it gets no way out."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from slurmckpt.coordinator.network import NetworkError, namespace, way_out
+from slurmckpt.coordinator.network.addresses import only_local_resolvers, speaks_ipv6
+from slurmckpt.coordinator.network.namespace import Namespace
+from slurmckpt.coordinator.proc import start_time
+from tests.unit.coordinator.parts import proc_tree
+
+UID, GID = 4242, 4343
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@needs_root
+def test_the_job_s_user_is_root_in_it_and_not_its_owner() -> None:
+    async def scene() -> None:
+        made = await Namespace.create(UID, GID)
+        try:
+            assert os.stat(made.network).st_ino != os.stat("/proc/self/ns/net").st_ino
+            assert Path(f"/proc/{made.holder}/uid_map").read_text().split() == ["0", str(UID), "1"]
+            assert Path(f"/proc/{made.holder}/gid_map").read_text().split() == ["0", str(GID), "1"]
+            status = Path(f"/proc/{made.holder}/status").read_text()
+            assert f"Uid:\t{UID}\t{UID}\t{UID}\t{UID}\n" in status and f"Gid:\t{GID}\t{GID}\t{GID}\t{GID}\n" in status
+            with open(made.users) as users:
+                # ioctl_ns(2): NS_GET_OWNER_UID
+                assert struct.unpack("=I", fcntl.ioctl(users, 0xB704, bytes(4))) == (0,)
+        finally:
+            made.close()
+        assert not Path(made.network).exists()
+        made.close()
+
+    asyncio.run(scene())
+
+
+@pytest.fixture(autouse=True)
+def open_tap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that everybody may open, as /dev/net/tun is on most nodes, but not on every machine that runs this."""
+    monkeypatch.setattr(way_out, "_TUN", "/dev/null")
+
+
+def test_a_tap_that_users_may_not_open_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pasta").write_text("#!/bin/sh\n")
+    (tmp_path / "pasta").chmod(0o755)
+    monkeypatch.setattr(way_out, "PATH", str(tmp_path))
+    assert way_out.find("pasta") == str(tmp_path / "pasta")
+    for device in (tmp_path / "missing", tmp_path / "closed"):
+        (tmp_path / "closed").touch(0o600)
+        monkeypatch.setattr(way_out, "_TUN", str(device))
+        with pytest.raises(NetworkError, match=f"^pasta, as the job's user, cannot open {device}$"):
+            way_out.find("pasta")
+
+
+def test_what_cannot_be_made_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespace, "PATH", str(tmp_path))
+    with pytest.raises(NetworkError, match=r"^unshare cannot be executed: No such file or directory$"):
+        asyncio.run(Namespace.create(UID, GID))
+    (tmp_path / "unshare").write_text("#!/bin/sh\necho 'unshare failed: No space left on device' >&2; exit 1\n")
+    (tmp_path / "unshare").chmod(0o755)
+    with pytest.raises(NetworkError, match=r"^unshare failed: No space left on device$"):
+        asyncio.run(Namespace.create(UID, GID))
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("pasta", "reason"),
+    [
+        (None, "pasta is not installed"),
+        ("echo one >&2; echo 'Failed to open() /dev/net/tun' >&2; exit 1", "pasta: Failed to open() /dev/net/tun"),
+        ("exit 3", "pasta: it failed without a word"),
+        ("exit 0", "pasta has ended"),
+    ],
+)
+def test_no_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pasta: str | None, reason: str) -> None:
+    if pasta is not None:
+        (tmp_path / "pasta").write_text(f"#!/bin/sh\n{pasta}\n")
+        (tmp_path / "pasta").chmod(0o755)
+        tmp_path.chmod(0o755)
+
+    async def scene() -> None:
+        made = await Namespace.create(0, 0)
+        try:
+            with pytest.raises(NetworkError) as caught:
+                await way_out.attach("pasta", made, made.holder, tmp_path / "note")
+            assert str(caught.value) == reason
+        finally:
+            made.close()
+
+    monkeypatch.setattr(way_out, "PATH", f"{tmp_path}:/usr/bin:/bin" if pasta else str(tmp_path))
+    asyncio.run(scene())
+    assert not (tmp_path / "note").exists()
+
+
+@needs_root
+def test_the_way_out_is_found_noted_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in that goes into the background as pasta does."""
+    (tmp_path / "pasta").write_text("#!/bin/sh\nsleep 60 >/dev/null 2>&1 </dev/null &\n")
+    (tmp_path / "pasta").chmod(0o755)
+    monkeypatch.setattr(way_out, "PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    async def scene() -> None:
+        made = await Namespace.create(0, 0)
+        note = tmp_path / "note"
+        try:
+            found = await way_out.attach("pasta", made, made.holder, note)
+            pid, started = (int(word) for word in note.read_text().split())
+            assert start_time(pid) == started and Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
+            ended = os.pidfd_open(pid)
+            found.end()
+            found.end()
+            assert not note.exists()
+            signal_seen = asyncio.Event()
+            asyncio.get_running_loop().add_reader(ended, signal_seen.set)
+            await asyncio.wait_for(signal_seen.wait(), 10)
+            asyncio.get_running_loop().remove_reader(ended)
+            os.close(ended)
+        finally:
+            made.close()
+
+    asyncio.run(scene())
+
+
+def test_a_block_of_ports_in_which_one_is_taken_is_passed_over() -> None:
+    first = way_out._free_ports()
+    with socket.socket() as taken:
+        taken.bind(("", first[5]))
+        second = way_out._free_ports()
+    assert len(second) == 256 and second.start > first.start
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("00000000000000000000000000000001 01 80 10 80       lo", False),
+        ("fe80000000000000021122fffe334455 02 40 20 80     eth0", False),
+        ("20010db8000000000000000000000007 02 40 00 80     eth0", True),
+    ],
+)
+def test_a_node_that_can_be_reached_by_ipv6(tmp_path: Path, line: str, wanted: bool) -> None:
+    assert speaks_ipv6(proc_tree(tmp_path, {"net/if_inet6": line + "\n"})) is wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", False),
+        ("nameserver 127.0.0.53\noptions edns0\nsearch x\n", True),
+        ("nameserver ::1\nnameserver 127.0.0.1\n", True),
+        ("nameserver 127.0.0.53\nnameserver 10.0.0.2\n", False),
+        ("# nameserver 127.0.0.1\nnameserver fe80::1%eth0\nnameserver\n", False),
+    ],
+)
+def test_resolvers_that_a_pod_cannot_reach(tmp_path: Path, text: str, wanted: bool) -> None:
+    (tmp_path / "resolv.conf").write_text(text)
+    assert only_local_resolvers(tmp_path / "resolv.conf") is wanted
+
+
+def test_a_node_without_resolvers(tmp_path: Path) -> None:
+    assert not only_local_resolvers(tmp_path / "resolv.conf")

@@ -1,0 +1,154 @@
+"""Connections are destroyed or disconnected exactly: real sockets of a process in a network namespace of its own."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmckpt.capture.sockets import Address, Endpoint
+from slurmckpt.coordinator.network import resets
+
+# A server and connections to it, each with something to read. Commands on stdin: what reading number N gives now.
+PROGRAM = r"""
+import socket, subprocess, sys
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+family, address = (socket.AF_INET6, "::1") if sys.argv[1] == "6" else (socket.AF_INET, "127.0.0.1")
+server = socket.create_server(("::", 7000), family=socket.AF_INET6, dualstack_ipv6=True)
+ends = []
+for number in range(3):
+    one = socket.create_connection((address, 7000))
+    other, _ = server.accept()
+    other.sendall(b"unread")
+    while len(one.recv(6, socket.MSG_PEEK)) < 6: pass
+    one.settimeout(0.2); other.settimeout(0.2)
+    ends.append((one, other))
+def shown(one):
+    host, port = one.getsockname()[:2]
+    host = host.removeprefix("::ffff:")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+print(*(f"{shown(one)} {shown(other)}" for one, other in ends), sep="\n", flush=True)
+for line in sys.stdin:
+    which, number = line.split()
+    found = []
+    try:
+        if which == "new":
+            socket.create_connection((address, 7000), 1).close(); found.append("accepted")
+        one = ends[int(number)][which == "theirs"]
+        while piece := one.recv(100): found.append(piece.decode())
+        found.append("end")
+    except OSError as error:
+        found.append(type(error).__name__)
+    print(*found, flush=True)
+"""
+
+
+class Pod:
+    """A process in PID and network namespaces of its own, whose parent is pid 1 there."""
+
+    def __init__(self, family: str) -> None:
+        command = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        program = ["sh", "-c", '"$@"; :', "sh", sys.executable, "-c", PROGRAM, family]
+        self._process = subprocess.Popen([*command, *program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.connections = [tuple(self._process.stdout.readline().split()) for _ in range(3)]
+        with open(f"/proc/{self._process.pid}/task/{self._process.pid}/children", encoding="ascii") as children:
+            self.init = int(children.read())
+
+    def ask(self, which: str, number: int = 0) -> str:
+        """What the program gets when it reads this end."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{which} {number}\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline().strip()
+
+    def end(self) -> None:
+        """Kill it."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+@pytest.fixture(params=["4", "6"])
+def pod(request: pytest.FixtureRequest) -> Iterator[Pod]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    pod = Pod(request.param)
+    yield pod
+    pod.end()
+
+
+def pair(pod: Pod, number: int) -> tuple[str, str]:
+    local, remote = pod.connections[number]
+    return local, remote
+
+
+def test_only_what_is_named_is_reset(pod: Pod) -> None:
+    """What had been received can still be read. The server's end of it is reset by the packet that goes out."""
+    assert resets.reset(pod.init, [pair(pod, 1)]) == 1
+    assert pod.ask("ours", 1) == "unread ConnectionAbortedError"
+    assert pod.ask("theirs", 1) == "ConnectionResetError"
+    assert pod.ask("ours", 0) == "unread TimeoutError"
+    assert pod.ask("theirs", 2) == "TimeoutError"
+
+
+def test_the_listening_socket_survives_when_the_connection_is_gone(pod: Pod) -> None:
+    """The kernel's look-up by address alone would find it."""
+    local, remote = pair(pod, 1)
+    assert resets.reset(pod.init, [(remote, local)]) == 1
+    assert resets.reset(pod.init, [(remote, local), (remote, "192.0.2.1:1")]) == 0
+    assert pod.ask("new", 1).startswith("accepted")
+
+
+def test_a_connection_that_ends_between_look_and_reset(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stale cookie is no error, and hits nothing else."""
+    local, remote = pair(pod, 0)
+    look = resets._connections
+
+    def twice() -> list[resets._Found]:
+        found = look()
+        resets._destroy([one for one in found if str(one.ends[0]) == remote and str(one.ends[1]) == local])
+        return found
+
+    monkeypatch.setattr(resets, "_connections", twice)
+    assert resets.reset(pod.init, [(remote, local)]) == 1
+    assert pod.ask("new", 2).startswith("accepted")
+
+
+def test_a_kernel_that_cannot_destroy(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is disconnected, found by its descriptor."""
+
+    def refused(connections: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(resets, "_destroy", refused)
+    assert resets.reset(pod.init, [pair(pod, 1)]) == 1
+    assert pod.ask("ours", 1) == "ConnectionResetError"
+    assert pod.ask("theirs", 1) == "ConnectionResetError"
+    assert pod.ask("ours", 2) == "unread TimeoutError"
+
+
+def test_nothing_to_reset() -> None:
+    assert resets.reset(1, []) == 0
+
+
+@given(st.ip_addresses(), st.integers(1, 65535))
+def test_endpoints_are_read_as_they_are_written(address: Address, port: int) -> None:
+    end = Endpoint(address, port)
+    assert resets.endpoint(str(end)) == end
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1.2.3.4", "1.2.3.4:", "1.2.3.4:0", "1.2.3.4:65536", "1.2.3.4:+1", "::1:80", "[1.2.3.4]:80", "host:80"]
+)
+def test_what_is_no_endpoint(text: str) -> None:
+    with pytest.raises(ValueError):
+        resets.endpoint(text)
