@@ -45,6 +45,7 @@ def main() -> int:
         say("bring up a throwaway Slurm cluster: a controller, a login host and two nodes")
         subprocess.run([CLUSTER, "up", "--nodes", "2"], check=True)
         home = prepare()
+        end_leftovers()
 
         say(f"run the training undisturbed: two ranks, PyTorch DDP, {STEPS} steps on a real text")
         console.print("    sbatch train.sbatch", style="bold")
@@ -63,6 +64,18 @@ def main() -> int:
     except (DemoFailed, subprocess.CalledProcessError) as error:
         console.print(f"the demo failed: {error}", style="bold red", soft_wrap=True)
         return 1
+    except KeyboardInterrupt:
+        end_leftovers()
+        console.print("interrupted; the cluster is still up: run `make demo` again, or `sandbox/cluster down`")
+        return 130
+
+
+def end_leftovers() -> None:
+    """End the trainings of an earlier demo that was interrupted, and bring a node back whose power it had cut."""
+    for node in ("n1", "n2"):
+        subprocess.run([CLUSTER, "start", node], check=False, capture_output=True)
+    inside("scancel", "--user=alice", "--name=train")
+    await_value("earlier trainings to end", lambda: not inside("squeue", "--noheader", "--user=alice", "--name=train"))
 
 
 def disturb(job: Job) -> str:

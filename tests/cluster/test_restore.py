@@ -91,6 +91,25 @@ def test_plain_python_with_a_file_of_its_own(cluster: Cluster, directory: Path) 
     assert (directory / "own.txt").read_text().splitlines() == chain(150)
 
 
+def wait_attempts(job: Job, count: int) -> None:
+    """Wait until so many incarnations have begun."""
+    wait_for(f"attempt {count}", lambda: len(job.status()["attempts"]) == count)
+
+
+def test_a_plain_program_is_restored_again_and_again(cluster: Cluster, directory: Path) -> None:
+    """Its output file is the job's: three restores, each from a checkpoint of the one before."""
+    job = cluster.submit("python3 chain.py 250 0.1", "--checkpoint-interval=infinite", directory=directory)
+    for number in (1, 2, 3):
+        reached = len(job.output().splitlines())
+        job.wait_output(f"^{reached + 10} ")
+        seq = job.checkpoint()
+        move(job, job.node())
+        wait_attempts(job, number + 1)
+        assert restored_from(job) == seq
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert job.output().splitlines() == chain(250)
+
+
 def test_c_program_with_threads(cluster: Cluster, directory: Path) -> None:
     """Compared with a run of its own."""
     cluster.run("sh", "-c", f"cd {directory.name} && gcc -O2 -pthread -o chain chain.c")
@@ -158,8 +177,8 @@ def test_a_step_whose_output_the_script_reads_runs_again(cluster: Cluster, direc
     assert len(said) == 2 and job.output().splitlines()[-1] == "60"
 
 
-def test_a_step_that_had_ended_is_not_run_again(cluster: Cluster, directory: Path) -> None:
-    """The first step appends to a file: once is right, twice is not."""
+def test_steps_that_had_ended_run_again_with_the_script(cluster: Cluster, directory: Path) -> None:
+    """As at any requeue; the job's output is exact all the same, and the step that was running goes on."""
     script = "srun sh -c 'echo first >>effects; echo one'\nsrun python3 chain.py 100 0.1\nx=$(srun echo three)\necho $x"
     job = cluster.submit(script, "--checkpoint-interval=infinite", directory=directory)
     job.wait_output("^20 ")
@@ -167,7 +186,7 @@ def test_a_step_that_had_ended_is_not_run_again(cluster: Cluster, directory: Pat
     move(job, job.node())
     assert restored_from(job) == seq
     assert job.wait_end() == "COMPLETED", job.output()
-    assert (directory / "effects").read_text() == "first\n"
+    assert (directory / "effects").read_text() == "first\nfirst\n"
     assert job.output().splitlines() == ["one", *chain(100), "three"]
 
 

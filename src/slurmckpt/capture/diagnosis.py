@@ -18,6 +18,7 @@ _HARMLESS = re.compile(
     r"rlimit: Can't setup RLIMIT_NOFILE for self"
     r"|(?:Dumping|Pre-dumping|Restoring) FAILED\."
     r"|cuda-checkpoint|cuda_plugin"
+    r"|cg: cgroupd: recv req error"
     r"|CRIU was built without libnftables support"
 )
 

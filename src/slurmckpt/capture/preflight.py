@@ -153,6 +153,7 @@ class _Scan:
         if self._check_size(tree, descriptors):
             self._check_pipes(descriptors)
             self._check_unix_sockets(descriptors, network)
+        self._check_bound_sockets(descriptors, network)
         self._check_other_sockets(descriptors, network)
         for process in processes:
             self._check_mappings(process, read_mappings(process))
@@ -323,6 +324,22 @@ class _Scan:
                 "close the connection before a checkpoint, or do not use the service behind it",
             )
 
+    def _check_bound_sockets(self, descriptors: Descriptors, network: _Network) -> None:
+        """At a restore CRIU, as root, makes the socket anew at its path and changes its owner there, by name.
+
+        In a directory that the user may change, a link could stand in the place of either by then.
+        """
+        for inode, holder in descriptors.sockets.items():
+            one = network.unix.get(inode)
+            if one is None or not one.name or one.name.startswith("@"):
+                continue
+            if not _only_root_changes(self.init_pid, os.path.dirname(one.name)):
+                self.refusals.add(
+                    holder.process,
+                    f"has a unix socket at {one_line(one.name, _SHOWN)}, in a directory that its user may change",
+                    "bind it in /tmp or /dev/shm itself, or use an abstract name",
+                )
+
     def _check_other_sockets(self, descriptors: Descriptors, network: _Network) -> None:
         for inode, holder in descriptors.sockets.items():
             if inode in network.unix or inode in network.inet_inodes:
@@ -488,3 +505,19 @@ def _peer(one: socket.socket) -> object | None:
             return None
         raise
     return found
+
+
+def _only_root_changes(init_pid: int, directory: str) -> bool:
+    """Whether no directory of this path, as the pod sees it, can be replaced or emptied by anybody but root."""
+    if not directory.startswith("/"):
+        return False
+    parts = [part for part in directory.split("/") if part]
+    for count in range(len(parts) + 1):
+        try:
+            status = os.lstat(f"{procfs.PROC}/{init_pid}/root/{'/'.join(parts[:count])}")
+        except OSError:
+            return False
+        shared = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0 or shared:
+            return False
+    return True

@@ -10,13 +10,14 @@ import click
 
 from slurmckpt import config
 from slurmckpt.cli.control import NoCoordinator, ask
+from slurmckpt.cli.jobid import JOB_ID
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.slurm.select import select
 from slurmckpt.units import format_bytes, format_seconds
 
 
 @click.command("checkpoint")
-@click.argument("job_id", metavar="JOB", type=click.IntRange(1, 2**32 - 2))
+@click.argument("job_id", metavar="JOB", type=JOB_ID)
 @click.option("--here", is_flag=True, hidden=True, help="The job runs on this node; do not look for it elsewhere.")
 def command(job_id: int, here: bool) -> None:
     """Take a group checkpoint of JOB now, and wait until it is committed.

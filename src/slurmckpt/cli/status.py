@@ -19,6 +19,7 @@ from rich.table import Table
 
 from slurmckpt import config
 from slurmckpt.cli.control import ask
+from slurmckpt.cli.jobid import JOB_ID
 from slurmckpt.config import Settings
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.identity import JobIdentity
@@ -28,7 +29,7 @@ from slurmckpt.units import format_bytes, format_seconds
 
 
 @click.command("status")
-@click.argument("job_id", metavar="[JOB]", required=False, type=click.IntRange(1, 2**32 - 2))
+@click.argument("job_id", metavar="[JOB]", required=False, type=JOB_ID)
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable, with every field.")
 @click.option(
     "--checkpoint-dir",

@@ -16,7 +16,7 @@ from slurmckpt.capture import criu
 from slurmckpt.coordinator import group, node, schedule
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
-from slurmckpt.coordinator.step import Step
+from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.slurm import admincomment
 from slurmckpt.slurm.port import SlurmPort
@@ -37,12 +37,14 @@ class Checkpointer:
         notices: Notices,
         slurm: SlurmPort | None,
         lost: Callable[[str], Awaitable[None]],
+        numbers: StepNumbers,
     ) -> None:
         self._incarnation = incarnation
         self._steps = steps
         self._notices = notices
         self._slurm = slurm
         self._lost = lost
+        self._numbers = numbers
         self._one_at_a_time = asyncio.Lock()
         self._cost: float | None = None
         self._feature_noted = False
@@ -147,6 +149,7 @@ class Checkpointer:
             fingerprint=fingerprint,
             node_feature=incarnation.node.feature,
             attempt=spec.restart_count,
+            steps_started=self._numbers.started,
         )
 
     async def _publish(self, directory: Path, manifest: Manifest) -> Manifest:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slurmckpt.capture import criu
-from slurmckpt.capture.drain import drain
+from slurmckpt.capture.drain import DrainResult, drain
 from slurmckpt.capture.preflight import PodScan, scan
 from slurmckpt.capture.processes import pod_processes
 from slurmckpt.coordinator import held, launchers, outputs, shm
@@ -36,10 +36,16 @@ from slurmckpt.units import format_bytes
 log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS = 10.0
+_TRIES = 20
+_RETRY_SECONDS = 0.1
 
 
 class Skipped(SlurmckptError):
     """This group checkpoint is not taken: the message says why. The ranks run on, the previous checkpoint stays."""
+
+
+class Unsettled(Skipped):
+    """Not at this moment, but soon."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +98,14 @@ def choose(steps: Sequence[Step]) -> list[Step]:
     """
     batch = next((step for step in steps if step.name == "batch" and step.running), None)
     others = [step for step in steps if step.name != "batch" and step.running]
-    if batch is not None and not (batch.pod is not None and others and launchers.find(batch.pod)):
+    waiting = batch is not None and batch.pod is not None and bool(launchers.find(batch.pod))
+    if batch is not None and not (waiting and others):
+        if waiting:
+            raise Unsettled("an srun of the script is just starting or ending")
         return [batch]
     free = [step for step in others if not step.connected]
+    if len({step.argv_digest for step in free}) < len(free):
+        raise Skipped("several steps run the same command at once and could be taken for each other at a restore")
     if others and not free:
         raise Skipped(
             f"step {others[0].name} could not be restored: another process reads its output or feeds its input"
@@ -106,7 +117,7 @@ def choose(steps: Sequence[Step]) -> list[Step]:
 async def capture(job_steps: Sequence[Step], seq: int, tools: Tools, files: UserFiles) -> Captured:
     """Take one cut of the running steps of a job into staging. Raises Skipped: staging is clean and all ranks run."""
     began = time.monotonic()
-    chosen = choose(job_steps)
+    chosen = await _choose_soon(job_steps)
     directory = tools.staging / str(seq)
     participants = [
         Participant(step, step.pod, directory / step.name / "images") for step in chosen if step.pod is not None
@@ -141,6 +152,15 @@ async def capture(job_steps: Sequence[Step], seq: int, tools: Tools, files: User
             holder.close()
 
 
+async def _choose_soon(steps: Sequence[Step]) -> list[Step]:
+    """choose(), again a little later while an srun is just coming or going."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(Unsettled):
+            return await asyncio.to_thread(choose, steps)
+        await asyncio.sleep(_RETRY_SECONDS)
+    return await asyncio.to_thread(choose, steps)
+
+
 async def _prepare(participants: Sequence[Participant], directory: Path, tools: Tools) -> None:
     """Everything that can be refused is refused here, before any rank is stopped."""
     shutil.rmtree(directory, ignore_errors=True)
@@ -150,6 +170,7 @@ async def _prepare(participants: Sequence[Participant], directory: Path, tools: 
         found = await asyncio.to_thread(_scan, participant)
         if found.refusals:
             raise Skipped("; ".join(found.refusals[:3]))
+        _check_owners(found, participant.pod.uid)
         needed += sum(_resident_bytes(process.pid) for process in found.processes)
     free = shutil.disk_usage(directory).free
     if free - needed < tools.reserve:
@@ -241,6 +262,8 @@ class _Cut:
             await participant.pod.sync()
             if not participant.pod.running:
                 raise Skipped(f"the tasks of step {name} have ended")
+            if name == "batch" and launchers.find(participant.pod):
+                raise Skipped("the script has just started an srun, which cannot be captured")
             # Now, as a task may end as soon as it runs again.
             participant.tasks = _task_images(participant.pod)
             if any(not task.pid and not task.exited for task in participant.tasks):
@@ -256,11 +279,13 @@ class _Cut:
         for participant in self.participants:
             # Only what must be exact is taken from this look; whether all can be dumped is CRIU's to say now.
             participant.scan = await asyncio.to_thread(_scan, participant)
+            _check_owners(participant.scan, participant.pod.uid)
         with contextlib.ExitStack() as stack:
             streams = [each.step.streams for each in self.participants]
             pipes = [pipe for each in streams for pipe in stack.enter_context(readable(each.pipes))]
             inputs = [pipe for each in streams for pipe in stack.enter_context(readable(each.inputs))]
-            drained = await drain(pipes, self._carriers, _DRAIN_SECONDS, inputs)
+            # Tasks that write to files alone have nothing on its way.
+            drained = await drain(pipes, self._carriers, _DRAIN_SECONDS, inputs) if pipes else DrainResult(True)
         if not drained.ok:
             raise Skipped(f"output on its way did not settle: {drained.reason}")
         self.measured = outputs.measure(self._holders)
@@ -288,6 +313,8 @@ class _Cut:
                 for file in found.open_files
                 # While CRIU's parasite is in a process, CRIU's own log is open there.
                 if not Path(file.path).is_relative_to(self._tools.staging)
+                # Saved as a whole with the job's /dev/shm.
+                and not file.path.startswith("/dev/shm/")
             ],
             criu_version=self._tools.installation.version,
             shm=self._shm,
@@ -315,6 +342,18 @@ def _with_held(task: TaskImage, step: Step) -> TaskImage:
     if memory is None:
         return task
     return replace(task, held={str(stream): text.hex() for stream, text in held.read(memory).items()})
+
+
+def _check_owners(found: PodScan, uid: int) -> None:
+    """Raises Skipped when a process holds what its user may not see: the image goes into the user's store.
+
+    /proc/PID/fd belongs to root where a process is not dumpable, as after executing a set-user-id program
+    (proc_pid(5)).
+    """
+    for process in found.processes:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if os.stat(f"/proc/{process.pid}/fd").st_uid != uid:
+                raise Skipped(f"{process} has rights or secrets that its user may not see (a set-user-id program?)")
 
 
 def _scan(participant: Participant) -> PodScan:

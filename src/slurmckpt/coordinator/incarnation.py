@@ -26,8 +26,7 @@ log = logging.getLogger(__name__)
 class Incarnation:
     """epoch: number of this incarnation. plan: the checkpoint it goes on from. finished: steps that have ended.
 
-    replay: steps that had ended at the checkpoint, while the batch script runs again from its top. cold_start: why
-    there is no plan although the job ran before.
+    cold_start: why there is no plan although the job ran before.
     """
 
     spec: JobSpec
@@ -41,7 +40,6 @@ class Incarnation:
     staging: Path
     shm: Path
     plan: Plan | None = None
-    replay: list[FinishedStep] = field(default_factory=list)
     finished: list[FinishedStep] = field(default_factory=list)
     cold_start: str | None = None
 
@@ -55,14 +53,12 @@ class Incarnation:
         if self.plan is not None:
             self.plan.discard()
         self.plan = await self.planner.next()
-        self.replay = list(self.plan.manifest.finished_steps) if self.plan and self.plan.runs_script_again else []
         if self.plan is None:
             await self.start_cold(self.planner.cold_start_reason())
 
     async def start_cold(self, reason: str) -> None:
         """Give up restoring in this incarnation."""
         self.plan = None
-        self.replay = []
         self.cold_start = reason
         log.warning("job %d: cold start: %s", self.spec.job.job_id, reason)
         await self.journal.cold_start(reason, self.planner.refused)

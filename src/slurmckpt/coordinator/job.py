@@ -18,7 +18,7 @@ from slurmckpt.coordinator.notices import Notices
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.runner import StepRunner, run_directly
 from slurmckpt.coordinator.spec import JobSpec
-from slurmckpt.coordinator.step import Step
+from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.coordinator.task import Hello
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.slurm.port import SlurmPort
@@ -43,6 +43,7 @@ class Job:
         self.run_directory = settings.paths.run / str(spec.job.job_id)
         self.steps: dict[str, Step] = {}
         self.notices = Notices()
+        self._numbers = StepNumbers()
         self._slurm = slurm
         self._incarnation: Incarnation | None = None
         self._runner: StepRunner | None = None
@@ -64,8 +65,10 @@ class Job:
         try:
             begun = await incarnation.begin(self.spec, self.settings)
             self._incarnation = begun
-            self._runner = StepRunner(begun, self.steps, self.notices)
-            self._checkpointer = Checkpointer(begun, self.steps, self.notices, self._slurm, self._superseded)
+            self._runner = StepRunner(begun, self.steps, self.notices, self._numbers)
+            self._checkpointer = Checkpointer(
+                begun, self.steps, self.notices, self._slurm, self._superseded, self._numbers
+            )
             self._work(self._checkpointer.keep_time())
         except Exception as error:  # the tasks wait for us: whatever it is, they must run
             if not isinstance(error, (SlurmckptError, OSError)):
@@ -86,7 +89,7 @@ class Job:
             return None
         step = self.steps.get(hello.step_name)
         if step is None:
-            step = self.steps[hello.step_name] = Step.of(hello)
+            step = self.steps[hello.step_name] = Step.of(hello, self._numbers.name(hello))
             self._work(self._run(step))
         return None if step.closed else step
 

@@ -43,14 +43,14 @@ def find(batch: Pod) -> list[Launcher]:
     """Every srun that runs in the batch pod now. Raises SlurmckptError when the pod is gone.
 
     Any program can have this name. What one holds is written and cut at a restore, so a program whose descriptors its
-    user could not get at (set-user-id: its directory in /proc is then root's, proc_pid(5)) is none.
+    user could not get at (set-user-id: its /proc/PID/fd is then root's, proc_pid(5)) is none.
     """
     found = []
     for process in pod_processes(batch.init_pid):
         if process.comm != "srun":
             continue
         try:
-            if os.stat(f"/proc/{process.pid}").st_uid != batch.uid:
+            if os.stat(f"/proc/{process.pid}/fd").st_uid != batch.uid:
                 continue
             command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         except OSError:

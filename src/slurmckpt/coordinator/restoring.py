@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurmckpt.capture import criu
+from slurmckpt.capture import criu, reopened
+from slurmckpt.capture.processes import pod_processes
 from slurmckpt.coordinator import held, outputs, shm
 from slurmckpt.coordinator.network import PodNetwork
 from slurmckpt.coordinator.plan import Plan
@@ -21,7 +22,7 @@ from slurmckpt.coordinator.streams import OutputHolder
 from slurmckpt.coordinator.task import Task
 from slurmckpt.errors import Refused
 from slurmckpt.store.identity import UserFiles
-from slurmckpt.store.manifest import OpenFile, StepImage
+from slurmckpt.store.manifest import OpenFile, OutputFile, StepImage
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ async def restore(
     network = PodNetwork(restorer.enter, pod, image.addresses, image.node_addresses, restorer.pasta)
     await network.build(tasks[0].shim_pid)
     inherit[image.status_pipe] = pod.status_pipe
+    _name_by_path(inherit, plan.manifest.outputs, image)
     await restorer.files.run(_truncate_all, image.open_files)
     if image.shm and not plan.filled_shm:
         await asyncio.to_thread(shm.fill, restorer.shm, plan.directory / shm.ARCHIVE)
@@ -85,7 +87,10 @@ async def restore(
     async def connected() -> None:
         await network.reset([(connection.local, connection.remote) for connection in image.outside])
 
+    given = {(status.st_dev, status.st_ino) for each in inherit.values() if (status := os.fstat(each))}
+
     async def restored() -> None:
+        await _check_rights(pod, image.leader_pid, given, restorer.files)
         await network.open()
         alive = [(0 if saved.exited else saved.pid, by_index[saved.index]) for saved in image.tasks]
         await pod.adopt(image.leader_pid, alive)
@@ -105,6 +110,21 @@ async def restore(
     for index, task in by_index.items():
         pod.tasks[index].keys = dict(task.keys)
     return network.notes
+
+
+async def _check_rights(pod: Pod, leader_pid: int, given: set[tuple[int, int]], files: UserFiles) -> None:
+    """Raises Refused when CRIU, as root, has opened by path what the user could not: a link may stand there now."""
+    inside = await asyncio.to_thread(pod_processes, pod.init_pid)
+    leader = next((each.pid for each in inside if each.ns_pid == leader_pid), None)
+    if leader is None:
+        raise Refused("its leader did not come back")
+    restored = await asyncio.to_thread(pod_processes, pod.init_pid, leader)
+    objects = await asyncio.to_thread(reopened.collect, restored, given)
+    root = os.open(f"/proc/{leader}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        await files.run(reopened.check, objects, root)
+    finally:
+        os.close(root)
 
 
 def _inherit(image: StepImage, tasks: Sequence[Task]) -> dict[str, int]:
@@ -129,6 +149,24 @@ def _inherit(image: StepImage, tasks: Sequence[Task]) -> dict[str, int]:
                 raise Refused(f"task {saved.index} of step {image.step} has no descriptor {number} now")
             inherit.setdefault(key, descriptor)
     return inherit
+
+
+def _name_by_path(inherit: dict[str, int], entries: Sequence[OutputFile], image: StepImage) -> None:
+    """Name the output files of this step as CRIU looks them up.
+
+    For a regular file CRIU asks for an inherited descriptor by the path in the image, without its leading slash, and
+    not by the external key (files-reg.c); without one it opens the path anew, with an offset of its own.
+    """
+    keys = {
+        f"{image.step}/{saved.index}/{number}": key
+        for saved in image.tasks
+        for number, key in saved.descriptors.items()
+    }
+    for entry in entries:
+        for holder in entry.holders:
+            key = keys.get(holder)
+            if key is not None and key in inherit:
+                inherit[entry.path.lstrip("/")] = inherit.pop(key)
 
 
 def _truncate_all(files: Sequence[OpenFile]) -> None:

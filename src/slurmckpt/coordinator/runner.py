@@ -1,4 +1,4 @@
-"""Starts each step: restored from the plan, replayed, afresh in a pod, or unwrapped when nothing else is possible."""
+"""Starts each step: restored from the plan, afresh in a pod, or unwrapped when nothing else is possible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices, say
 from slurmckpt.coordinator.plan import Plan
 from slurmckpt.coordinator.pod import Pod, PodSettings
-from slurmckpt.coordinator.step import Step
+from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.coordinator.streams import OutputHolder
 from slurmckpt.coordinator.task import Task
 from slurmckpt.errors import SlurmckptError
@@ -26,10 +26,13 @@ log = logging.getLogger(__name__)
 class StepRunner:
     """Runs the steps of one incarnation. steps: all steps of the job on this node, by name."""
 
-    def __init__(self, incarnation: Incarnation, steps: Mapping[str, Step], notices: Notices) -> None:
+    def __init__(
+        self, incarnation: Incarnation, steps: Mapping[str, Step], notices: Notices, numbers: StepNumbers
+    ) -> None:
         self._incarnation = incarnation
         self._steps = steps
         self._notices = notices
+        self._numbers = numbers
         # One step at a time chooses its checkpoint and puts files back.
         self._starting = asyncio.Lock()
 
@@ -57,9 +60,6 @@ class StepRunner:
 
     async def _start(self, step: Step, tasks: Sequence[Task], groups: Sequence[int]) -> None:
         incarnation = self._incarnation
-        if self._replayed(step) is not None:
-            await self._replay(step, tasks)
-            return
         await self._leave_out_when_connected(step)
         while (plan := incarnation.plan) is not None and (image := plan.image(step.name)) is not None:
             untouched = len(plan.open_steps) == len(plan.manifest.steps)
@@ -139,6 +139,8 @@ class StepRunner:
         step.pod = pod
         step.connected = False
         step.restored_from = plan.manifest.seq
+        if step.name == "batch":
+            self._numbers.started = plan.manifest.steps_started
         seconds = time.monotonic() - began
         log.info("step %s is restored from #%d in %s", step.name, plan.manifest.seq, format_seconds(seconds))
         if not plan.open_steps:
@@ -155,25 +157,6 @@ class StepRunner:
             pod.destroy()
             await pod.gone()
 
-    def _replayed(self, step: Step) -> FinishedStep | None:
-        """The record of this step when it had ended well before the checkpoint and nobody waits for its output."""
-        for finished in self._incarnation.replay:
-            if finished.step == step.name and finished.argv_digest == step.argv_digest:
-                return finished if finished.replayable and finished.status == 0 else None
-        return None
-
-    async def _replay(self, step: Step, tasks: Sequence[Task]) -> None:
-        finished = self._replayed(step)
-        assert finished is not None
-        self._incarnation.finished.append(finished)
-        for task in tasks:
-            with contextlib.suppress(ConnectionError):
-                await task.channel.send("RUN")
-                await task.channel.send("EXIT", [("status", finished.status)])
-            task.close()
-        step.streams.close()
-        await self._incarnation.journal.event(f"step {step.name} had ended before the checkpoint and is not run again")
-
     async def _see_to_its_end(self, step: Step, pod: Pod) -> None:
         journal = self._incarnation.journal
         await journal.step(step.name, step.ntasks, "running", None)
@@ -185,6 +168,10 @@ class StepRunner:
         if len(statuses) == len(pod.tasks):
             self._incarnation.finished.append(FinishedStep(step.name, step.argv_digest, status, not step.connected))
         await journal.step(step.name, step.ntasks, "ended", status)
+        plan = self._incarnation.plan
+        if step.name == "batch" and plan is not None and plan.open_steps:
+            missing = ", ".join(sorted(plan.open_steps))
+            await journal.event(f"captured in #{plan.manifest.seq} and not started again by the script: step {missing}")
 
     def _new_pod(self, step: Step, groups: Sequence[int]) -> Pod:
         incarnation, settings = self._incarnation, self._incarnation.settings

@@ -19,6 +19,24 @@ GATHER_SECONDS = 30.0
 
 
 @dataclass
+class StepNumbers:
+    """Numbers the steps that the batch script starts, over all incarnations in which it goes on from where it was.
+
+    Slurm's own step ids are no identity: they begin at 0 in each incarnation, and `srun --overlap` from outside takes
+    some of them.
+    """
+
+    started: int = 0
+
+    def name(self, hello: Hello) -> str:
+        """The name of a step that has just announced itself."""
+        if hello.step_name == "batch":
+            return "batch"
+        self.started += 1
+        return str(self.started - 1)
+
+
+@dataclass
 class Step:
     """Everything the coordinator knows of one step. carrier: the step's slurmstepd, which carries its output onward."""
 
@@ -38,9 +56,9 @@ class Step:
     connected: bool = True
 
     @classmethod
-    def of(cls, hello: Hello) -> Step:
-        """The step that the first of its tasks announces."""
-        return cls(name=hello.step_name, ntasks=hello.ntasks, nnodes=hello.nnodes)
+    def of(cls, hello: Hello, name: str) -> Step:
+        """The step that the first of its tasks announces. name: `batch`, or its number as StepNumbers counts."""
+        return cls(name=name, ntasks=hello.ntasks, nnodes=hello.nnodes)
 
     def add(self, task: Task) -> None:
         """A task is ready to start."""

@@ -155,6 +155,7 @@ class Manifest:
     fingerprint: dict[str, str]
     node_feature: str
     attempt: int
+    steps_started: int = 0
     files: list[StoredFile] = field(default_factory=list)
     format: int = MANIFEST_FORMAT
 
@@ -188,6 +189,7 @@ class Manifest:
             fingerprint=fields.text_map("fingerprint"),
             node_feature=fields.text("node_feature"),
             attempt=fields.whole("attempt", lowest=0),
+            steps_started=fields.whole("steps_started", lowest=0),
             files=[_file(item) for item in fields.objects("files")],
         )
         fields.done()

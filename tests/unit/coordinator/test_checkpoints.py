@@ -17,7 +17,7 @@ from slurmckpt.coordinator.checkpoints import Checkpointer
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
 from slurmckpt.coordinator.spec import JobSpec, Options
-from slurmckpt.coordinator.step import Step
+from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.errors import StoreError
 from slurmckpt.identity import JobIdentity
 from slurmckpt.slurm.port import SlurmPort
@@ -82,7 +82,7 @@ class Stage:
         monkeypatch.setattr(retention, "prune", self._prune)
         self.notices = Notices()
         self.checkpointer = Checkpointer(
-            cast(Incarnation, incarnation), self.steps, self.notices, cast(SlurmPort, None), self._lose
+            cast(Incarnation, incarnation), self.steps, self.notices, cast(SlurmPort, None), self._lose, StepNumbers()
         )
 
     def _next(self) -> int:

@@ -43,7 +43,15 @@ class StillPod(Pod):
 
 
 def running(name: str) -> Step:
-    return Step(name, 1, 1, pod=StillPod(name), argv_digest="d" * 64, connected=False)
+    return Step(name, 1, 1, pod=StillPod(name), argv_digest=name * 64, connected=False)
+
+
+def print_into_pipe(step: Step) -> None:
+    """Give the step output that has to be drained."""
+    reading, writing = os.pipe()
+    step.streams.pipes.append(os.open(f"/proc/self/fd/{writing}", os.O_PATH))
+    os.close(writing)
+    os.close(reading)
 
 
 def ended(name: str) -> Step:
@@ -62,8 +70,8 @@ def ended(name: str) -> Step:
         ([running("batch"), running("0"), running("1"), ended("2")], True, ["0", "1"]),
         # The srun has ended and the step is about to: the script's own pod is the job again.
         ([running("batch"), running("0")], False, ["batch"]),
-        ([running("batch"), ended("0")], True, ["batch"]),
-        ([running("batch"), Step("0", 1, 1)], True, ["batch"]),
+        ([running("batch"), ended("0")], False, ["batch"]),
+        ([running("batch"), Step("0", 1, 1)], False, ["batch"]),
         # A job without a script in a pod: salloc and srun, or a script that runs unwrapped.
         ([running("0"), running("1")], False, ["0", "1"]),
         ([Step("batch", 1, 1), running("0")], False, ["0"]),
@@ -73,6 +81,20 @@ def ended(name: str) -> Step:
 def test_choose(monkeypatch: pytest.MonkeyPatch, steps: list[Step], srun: bool, chosen: list[str]) -> None:
     monkeypatch.setattr(launchers, "find", lambda pod: [Launcher(1, "x")] if srun else [])
     assert [step.name for step in choose(steps)] == chosen
+
+
+def test_choose_waits_for_an_srun_that_comes_or_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launchers, "find", lambda pod: [Launcher(1, "x")])
+    with pytest.raises(Skipped, match=r"^an srun of the script is just starting or ending$"):
+        choose([running("batch"), ended("0")])
+
+
+def test_choose_refuses_steps_that_could_be_taken_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launchers, "find", lambda pod: [Launcher(1, "x")])
+    one, other = running("0"), running("1")
+    other.argv_digest = one.argv_digest
+    with pytest.raises(Skipped, match=r"^several steps run the same command at once"):
+        choose([running("batch"), one, other])
 
 
 def test_choose_leaves_out_a_step_that_the_script_reads_from(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +188,7 @@ def test_nothing_is_dumped_before_all_stand_and_nothing_runs_before_all_is_writt
     stage: Stage, user_files: UserFiles
 ) -> None:
     steps = [running("0"), running("1"), running("2")]
+    print_into_pipe(steps[0])
     stage.capture(steps, user_files)
     events = stage.criu.events
     assert sorted(events[:3]) == ["0 stopped", "1 stopped", "2 stopped"]
@@ -178,7 +201,7 @@ def test_what_goes_into_the_manifest(stage: Stage, user_files: UserFiles) -> Non
     captured = stage.capture([running("0")], user_files)
     (found,) = captured.steps
     assert (found.step, found.directory, found.leader_pid, found.status_pipe) == ("0", "0", 100, "pipe:[1]")
-    assert (found.ntasks, found.argv_digest, found.uid, found.gid) == (1, "d" * 64, UID, GID)
+    assert (found.ntasks, found.argv_digest, found.uid, found.gid) == (1, "0" * 64, UID, GID)
     assert (found.criu_version, found.addresses, found.shm) == ("4.2.1", ["10.0.0.1"], False)
     # Permission bits only: that is what a manifest takes.
     assert [(file.path, file.size, file.mode) for file in found.open_files] == [("/home/jane/log", 12, 0o644)]
@@ -250,7 +273,9 @@ def test_an_error_of_the_disk_is_a_reason_too(stage: Stage, user_files: UserFile
 
 def test_output_that_does_not_settle(stage: Stage, user_files: UserFiles) -> None:
     stage.settles = SimpleNamespace(ok=False, reason="3 bytes of output are still in a pipe (pipe:[7])")
-    assert stage.skipped([running("0")], user_files) == (
+    step = running("0")
+    print_into_pipe(step)
+    assert stage.skipped([step], user_files) == (
         "output on its way did not settle: 3 bytes of output are still in a pipe (pipe:[7])"
     )
 

@@ -58,7 +58,7 @@ def site(home: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 def test_the_first_incarnation(site: Site) -> None:
     begun = site.begin()
-    assert (begun.epoch, begun.plan, begun.cold_start, begun.replay) == (1, None, None, [])
+    assert (begun.epoch, begun.plan, begun.cold_start) == (1, None, None)
     directory = site.top / "store" / "c" / USER.pw_name / "7"
     assert begun.store.dir == directory
     assert (directory.stat().st_uid, directory.stat().st_mode & 0o7777) == (USER.pw_uid, 0o700)

@@ -49,7 +49,7 @@ class FakeJob:
         self.stops += 1
 
     def step_of(self, hello: Hello) -> Step | None:
-        step = self.steps.setdefault(hello.step_name, Step.of(hello))
+        step = self.steps.setdefault(hello.step_name, Step.of(hello, hello.step_name))
         return None if step.closed else step
 
 

@@ -14,7 +14,7 @@ from tests.unit.coordinator.parts import channels, hello, task
 
 def gathered(arrivals: list[int], lost: list[int], ntasks: int) -> tuple[list[int], Step]:
     async def scene() -> tuple[list[int], Step]:
-        step = Step.of(hello(step=3, ntasks=ntasks))
+        step = Step.of(hello(step=3, ntasks=ntasks), "3")
         waiting = asyncio.create_task(step.gather())
         await asyncio.sleep(0)
         for index in lost:
@@ -49,7 +49,7 @@ def test_all_are_lost() -> None:
 
 def test_a_task_that_is_lost_after_it_was_ready_still_counts_once() -> None:
     async def scene() -> None:
-        step = Step.of(hello(ntasks=2))
+        step = Step.of(hello(ntasks=2), "0")
         one, other = channels()
         given = task(one, ntasks=2)
         step.add(given)
