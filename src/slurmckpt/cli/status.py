@@ -115,7 +115,11 @@ def _show(record: Record, valid: set[int], live: dict[str, Any] | None) -> None:
         console.print(f"interval {live['interval']}; coordinator on {escape(str(live['node']))} is running")
     attempts = _table("attempt", "node", "started", "ended", "began", "steps")
     for attempt in record.attempts:
-        ended = f"{_time(attempt.ended)} {escape(attempt.outcome or '')}" if attempt.ended else "-"
+        ended = (
+            f"{_time(attempt.ended)} {escape(attempt.outcome or '')}"
+            if attempt.ended
+            else escape(attempt.outcome or "-")
+        )
         steps = ", ".join(f"{step.step}: {step.state}{_status(step.status)}" for step in attempt.steps)
         attempts.add_row(
             str(attempt.epoch),

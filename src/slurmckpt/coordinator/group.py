@@ -164,7 +164,7 @@ async def _choose_soon(steps: Sequence[Step]) -> list[Step]:
 async def _prepare(participants: Sequence[Participant], directory: Path, tools: Tools) -> None:
     """Everything that can be refused is refused here, before any rank is stopped."""
     shutil.rmtree(directory, ignore_errors=True)
-    needed = 0
+    needed = await asyncio.to_thread(shm.size, tools.shm)
     for participant in participants:
         participant.images.mkdir(mode=0o700, parents=True)
         found = await asyncio.to_thread(_scan, participant)

@@ -32,11 +32,20 @@ class Journal:
     async def open(cls, store: JobStore, files: UserFiles, spec: JobSpec, epoch: int) -> Journal:
         """Begin this incarnation's attempt."""
         kept = await record.load(store, files)
+        cls.mark_lost(kept)
         attempt = Attempt(epoch=epoch, node=spec.node, started=time.time())
         kept.attempts.append(attempt)
         journal = cls(store, files, kept, attempt)
         await journal._save()
         return journal
+
+    @staticmethod
+    def mark_lost(kept: Record) -> None:
+        """Attempts whose end nobody wrote: their nodes died or lost their network."""
+        for lost in [attempt for attempt in kept.attempts if attempt.ended is None]:
+            lost.outcome = "lost"
+            for step in lost.steps:
+                step.state = "lost" if step.state == "running" else step.state
 
     async def restored(self, manifest: Manifest, seconds: float, refused: list[str]) -> None:
         """A step came back from this checkpoint."""

@@ -47,6 +47,16 @@ def unmount(directory: Path) -> None:
         directory.rmdir()
 
 
+def size(directory: Path) -> int:
+    """Bytes that save() would write: sparse files count in full, as their holes are written."""
+    total = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(parent, name)).st_size
+    return total
+
+
 def save(directory: Path, archive: Path) -> bool:
     """Write everything in it to `archive` (tar); False and no archive when it is empty. Raises ShmError.
 

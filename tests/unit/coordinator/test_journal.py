@@ -131,3 +131,13 @@ def test_a_record_that_cannot_be_written_stops_nothing(world: World, caplog: pyt
 
     asyncio.run(scene())
     assert caplog.text.count("the job's record cannot be written: record ") == 2
+
+
+def test_an_attempt_that_never_ended_is_lost(tmp_path: Path) -> None:
+    """Its node died: nobody wrote an end."""
+    first = [record.Attempt(epoch=1, node="n1", started=1.0, steps=[record.StepNote("0", 2, "running")])]
+    done = record.Attempt(epoch=2, node="n2", started=2.0, ended=3.0, outcome="requeued")
+    kept = record.Record(1, "jane", "c", attempts=[*first, done])
+    Journal.mark_lost(kept)
+    assert (kept.attempts[0].outcome, kept.attempts[0].steps[0].state) == ("lost", "lost")
+    assert kept.attempts[1].outcome == "requeued"

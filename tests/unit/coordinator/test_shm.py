@@ -238,3 +238,12 @@ def test_a_node_without_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("subprocess.run", missing)
     with pytest.raises(ShmError, match="mount cannot be executed: No such file or directory"):
         shm.mount(tmp_path / "shm")
+
+
+def test_size_counts_what_would_be_written(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "a").write_bytes(b"x" * 1000)
+    with (tmp_path / "below/sparse").open("wb") as file:
+        file.truncate(1 << 30)
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    assert shm.size(tmp_path) == 1000 + (1 << 30) + len("/etc/passwd")
