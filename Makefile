@@ -13,7 +13,7 @@ PYTHON ?= python3
 TOOLS := build/venv
 PYTEST := $(TOOLS)/bin/python -m pytest
 
-.PHONY: all install deps check test test-unit test-cluster demo bench soak proto clean
+.PHONY: all install deps check test test-unit test-cluster demo bench proto clean
 
 all:
 	$(MAKE) -C pod

@@ -6,18 +6,16 @@ Enough to drain pipes and to measure files, never an end of a pipe: that would h
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from slurmckpt.capture import procfs
 from slurmckpt.coordinator.task import Task
 
 _O_PATH = 0o10000000
-_SYS_PIDFD_GETFD = 438  # the same number on every architecture (Linux 5.6)
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass
@@ -134,10 +132,8 @@ def _borrow_written_file(pid: int, pidfd: int, number: int) -> int | None:
         # Looked at before it is taken: even for a moment we must not hold the end of a pipe.
         if not stat.S_ISREG(os.stat(f"/proc/{pid}/fd/{number}").st_mode):
             return None
+        descriptor = procfs.borrow_descriptor(pidfd, number)
     except OSError:
-        return None
-    descriptor: int = _libc.syscall(_SYS_PIDFD_GETFD, pidfd, number, 0)
-    if descriptor < 0:
         return None
     if _writable(descriptor) and stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
