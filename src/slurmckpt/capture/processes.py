@@ -56,6 +56,14 @@ def pod_processes(init_pid: int, leader_pid: int | None = None) -> list[Process]
     return walk(init_pid, leader_pid).members
 
 
+def pid_on_node(init_pid: int, ns_pid: int) -> int | None:
+    """The pid on this node of the process that the pod knows as `ns_pid`; None when it has ended.
+
+    Raises SlurmckptError when pod init is gone.
+    """
+    return next((process.pid for process in pod_processes(init_pid) if process.ns_pid == ns_pid), None)
+
+
 def walk(init_pid: int, leader_pid: int | None = None) -> Tree:
     """pod_processes() and, apart from them, the processes in PID namespaces that were made inside the pod."""
     home = procfs.link(f"{procfs.PROC}/{init_pid}/ns/pid")

@@ -21,11 +21,11 @@ from pathlib import Path
 from slurmckpt.capture import criu
 from slurmckpt.capture.drain import DrainResult, drain
 from slurmckpt.capture.preflight import PodScan, scan
-from slurmckpt.capture.processes import pod_processes
+from slurmckpt.capture.processes import pid_on_node
 from slurmckpt.coordinator import held, launchers, outputs, shm
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
 from slurmckpt.coordinator.network import reachable
-from slurmckpt.coordinator.pod import Pod, PodError
+from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.streams import OutputHolder, readable
 from slurmckpt.errors import SlurmckptError
@@ -359,7 +359,7 @@ def _check_owners(found: PodScan, uid: int) -> None:
 def _scan(participant: Participant) -> PodScan:
     pod = participant.pod
     known = {key for task in pod.tasks.values() for key in task.keys.values()} | {pod.status_key}
-    leader = next((each.pid for each in pod_processes(pod.init_pid) if each.ns_pid == pod.leader_pid), None)
+    leader = pid_on_node(pod.init_pid, pod.leader_pid)
     if leader is None:
         raise Skipped(f"the tasks of step {participant.step.name} have ended")
     return scan(pod.init_pid, leader, known)
@@ -371,6 +371,3 @@ def _resident_bytes(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
-
-
-__all__ = ["Captured", "PodError", "Skipped", "Tools", "capture", "choose"]

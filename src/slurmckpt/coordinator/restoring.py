@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurmckpt.capture import criu, reopened
-from slurmckpt.capture.processes import pod_processes
+from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import held, outputs, shm
 from slurmckpt.coordinator.network import PodNetwork
 from slurmckpt.coordinator.plan import Plan
@@ -114,8 +114,7 @@ async def restore(
 
 async def _check_rights(pod: Pod, leader_pid: int, given: set[tuple[int, int]], files: UserFiles) -> None:
     """Raises Refused when CRIU, as root, has opened by path what the user could not: a link may stand there now."""
-    inside = await asyncio.to_thread(pod_processes, pod.init_pid)
-    leader = next((each.pid for each in inside if each.ns_pid == leader_pid), None)
+    leader = await asyncio.to_thread(pid_on_node, pod.init_pid, leader_pid)
     if leader is None:
         raise Refused("its leader did not come back")
     restored = await asyncio.to_thread(pod_processes, pod.init_pid, leader)
