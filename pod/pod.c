@@ -171,6 +171,7 @@ static void begin_kill(struct pod *pod)
 	/* ends from before this are ends; those from now on are our doing, and the tasks may be restored */
 	if (pod->phase == PHASE_RUNNING)
 		leader_read_status(pod);
+	hold_forget_exits(pod);
 	peer_close(&pod->setup);
 	pod->phase = PHASE_KILLING;
 }
@@ -191,6 +192,10 @@ static int take_message(struct pod *pod, struct message *message, struct reason 
 		result = take_go(pod, message, reason);
 	} else if (message_is(message, "SAY")) {
 		result = take_say(pod, message, reason);
+	} else if (message_is(message, "HOLD")) {
+		result = hold_take_policy(pod, message, reason);
+	} else if (message_is(message, "PASS")) {
+		result = hold_take_pass(pod, message, reason);
 	} else if (message_is(message, "SYNC")) {
 		if (pod->phase == PHASE_RUNNING)
 			leader_read_status(pod);
@@ -207,6 +212,7 @@ static int take_message(struct pod *pod, struct message *message, struct reason 
 static void lose_coordinator(struct pod *pod)
 {
 	peer_close(&pod->coordinator);
+	hold_set(pod, false, 0);
 	if (pod->phase != PHASE_RUNNING && pod->phase != PHASE_KILLING)
 		pod->phase = PHASE_ENDED;
 }
@@ -345,6 +351,12 @@ static void dispatch(struct pod *pod, const struct pollfd *entries, size_t task_
 		serve_coordinator(pod);
 }
 
+/* How long poll may wait. */
+static int patience(const struct pod *pod)
+{
+	return pod->phase == PHASE_KILLING ? KILL_INTERVAL_MS : hold_patience(pod);
+}
+
 static int run(struct pod *pod, struct reason *reason)
 {
 	struct pollfd *entries = NULL;
@@ -365,9 +377,10 @@ static int run(struct pod *pod, struct reason *reason)
 		entries[POLL_SETUP] = poll_entry(&pod->setup);
 		for (size_t i = 0; i < task_entries; i++)
 			entries[POLL_TASKS + i] = poll_entry(&pod->tasks[i].shim);
-		if (poll(entries, POLL_TASKS + task_entries, pod->phase == PHASE_KILLING ? KILL_INTERVAL_MS : -1) < 0)
+		if (poll(entries, POLL_TASKS + task_entries, patience(pod)) < 0)
 			continue;
 		dispatch(pod, entries, task_entries);
+		hold_pass_due(pod);
 		if (pod->phase == PHASE_KILLING)
 			continue_kill(pod);
 		check_end(pod);

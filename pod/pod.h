@@ -14,6 +14,8 @@
 #include "status.h"
 
 #define POD_TASKS_MAX 65536
+/* Notes about signals that a coordinator has not read; beyond that it does not look at them anyway. */
+#define POD_NOTES_MAX 1024
 
 enum phase {
 	PHASE_EMPTY,	/* nothing runs: new, or after KILL */
@@ -27,7 +29,12 @@ enum phase {
 struct task {
 	uint32_t index;
 	bool announced;		/* by the last LEADER or ADOPT */
-	bool ended;
+	bool ended;		/* and its shim knows it */
+	bool exit_held;		/* its process has ended, its shim does not know yet */
+	int held_status;	/* raw wait status of a held exit */
+	int64_t exit_deadline;	/* of a held exit, as of clock_ms() */
+	signal_mask held;	/* signals that its shim has sent, and that wait for the coordinator's word */
+	int64_t signal_deadlines[SIGNAL_MAX];	/* of those; signal n at n-1 */
 	bool abandoned;		/* its shim is gone: it is to be killed */
 	pid_t pid;		/* inside the pod; 0: not known yet */
 	signal_mask pending;	/* came while pid was not known */
@@ -46,6 +53,10 @@ struct pod {
 	int status_write;
 	unsigned char status_bytes[sizeof(struct status_record)];
 	size_t status_size;
+	struct {
+		bool exits;		/* of tasks that end with a status other than 0 */
+		signal_mask signals;
+	} hold;			/* what waits for the coordinator's word */
 	size_t expected;	/* tasks that LEADER has announced */
 	struct task *tasks;
 	size_t task_count;
@@ -71,15 +82,41 @@ struct task *tasks_announce(struct pod *pod, uint32_t index, int shim, struct re
 struct task *tasks_find(struct pod *pod, uint32_t index);
 size_t tasks_announced(const struct pod *pod);
 bool tasks_all_ended(const struct pod *pod);
+/* No process of a task is left: all have ended, though the exit of some may be held. */
+bool tasks_all_over(const struct pod *pod);
+bool task_over(const struct task *task);
 bool tasks_all_abandoned(const struct pod *pod);
 
 /* The process is there: what has waited for it is delivered. */
 void task_started(struct pod *pod, struct task *task, pid_t pid);
 void task_ended(struct pod *pod, struct task *task, int wait_status);
+/* Its shim gets the status. */
+void task_finish(struct task *task, int wait_status);
+/* Delivers now, or when there is a process. */
+void task_signal(struct pod *pod, struct task *task, int number);
 /* A line for the user: lost when the shim is slow. */
 void task_say(struct task *task, const char *text);
 /* One message of its shim, or the end of the connection. */
 void task_serve_shim(struct pod *pod, struct task *task);
+
+/* ---- pod_hold.c: exits and signals that wait until the coordinator has decided what becomes of them ---- */
+
+/* True when it is held: then the shim learns of it later, or, if the task is restored, never. */
+bool hold_exit(struct pod *pod, struct task *task, int wait_status);
+bool hold_signal(struct pod *pod, struct task *task, int number);
+/* What is held and not in the new policy passes. */
+void hold_set(struct pod *pod, bool exits, signal_mask signals);
+/* What has been held for too long passes. */
+void hold_pass_due(struct pod *pod);
+/* Until then, for poll(2); -1: nothing is held. */
+int hold_patience(const struct pod *pod);
+/* Its shim is gone. */
+void hold_give_up(struct pod *pod, struct task *task);
+/* The tasks may be restored: none of them has ended. */
+void hold_forget_exits(struct pod *pod);
+/* HOLD and PASS: 0, or -1 with the reason. */
+int hold_take_policy(struct pod *pod, const struct message *message, struct reason *reason);
+int hold_take_pass(struct pod *pod, const struct message *message, struct reason *reason);
 
 /* ---- pod_leader.c ---- */
 

@@ -82,7 +82,7 @@ static void take_record(struct pod *pod, const struct status_record *record)
 	struct message note;
 
 	/* anybody with the job's uid can write here: believe only what can be */
-	if (!task || !task->announced || task->ended)
+	if (!task || !task->announced || task_over(task))
 		return;
 	if (record->kind == STATUS_STARTED && !task->pid && record->pid > 1) {
 		message_start(&note, "STARTED");
@@ -142,13 +142,13 @@ void leader_ended(struct pod *pod, int wait_status)
 	} else if (pod->phase == PHASE_RUNNING) {
 		leader_read_status(pod);
 		/* what is left has nobody who could report its end */
-		if (!tasks_all_ended(pod))
+		if (!tasks_all_over(pod))
 			kill(-1, SIGKILL);
 		for (size_t i = 0; i < pod->task_count; i++) {
 			struct task *task = &pod->tasks[i];
 			struct reason line;
 
-			if (!task->announced || task->ended)
+			if (!task->announced || task_over(task))
 				continue;
 			refuse(&line, "slurmckpt: the task is killed: %.400s", reason.text);
 			task_say(task, line.text);

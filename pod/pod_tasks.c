@@ -9,8 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* SIGNALLED notes that a coordinator has not read; beyond that it does not look at them anyway. */
-#define NOTES_MAX 1024
 /* More than a shim prints of one line. */
 #define SAY_MAX "4000"
 
@@ -21,6 +19,7 @@ void tasks_reset(struct pod *pod)
 
 		task->announced = false;
 		task->ended = false;
+		task->exit_held = false;
 		task->pid = 0;
 	}
 }
@@ -86,6 +85,20 @@ bool tasks_all_ended(const struct pod *pod)
 	return all;
 }
 
+bool task_over(const struct task *task)
+{
+	return task->ended || task->exit_held;
+}
+
+bool tasks_all_over(const struct pod *pod)
+{
+	bool all = true;
+
+	for (size_t i = 0; i < pod->task_count; i++)
+		all = all && (!pod->tasks[i].announced || task_over(&pod->tasks[i]));
+	return all;
+}
+
 bool tasks_all_abandoned(const struct pod *pod)
 {
 	bool all = tasks_announced(pod) > 0;
@@ -119,22 +132,23 @@ static bool is_child_of(pid_t pid, pid_t parent)
 	return end && sscanf(end, ") %*c %d", &found) == 1 && found == parent;
 }
 
-static bool signal_task(struct pod *pod, struct task *task, int number)
+static bool kill_task(struct pod *pod, struct task *task, int number)
 {
 	return pod->leader > 1 && task->pid > 1 && is_child_of(task->pid, pod->leader) && !kill(task->pid, number);
 }
 
-static void deliver(struct pod *pod, struct task *task, int number)
+void task_signal(struct pod *pod, struct task *task, int number)
 {
 	struct message note;
 
 	if (task->ended)
 		return;
-	if (pod->phase != PHASE_RUNNING || !task->pid) {
+	/* an exit that is held may yet be undone, and the task that is restored then gets it */
+	if (pod->phase != PHASE_RUNNING || !task->pid || task->exit_held) {
 		task->pending |= signal_bit(number);
 		return;
 	}
-	if (signal_task(pod, task, number) && pod->coordinator.waiting < NOTES_MAX) {
+	if (kill_task(pod, task, number) && pod->coordinator.waiting < POD_NOTES_MAX) {
 		message_start(&note, "SIGNALLED");
 		message_add(&note, "index", "%u", task->index);
 		message_add(&note, "n", "%d", number);
@@ -150,24 +164,36 @@ void task_started(struct pod *pod, struct task *task, pid_t pid)
 	task->pending = 0;
 	for (int number = 1; number <= SIGNAL_MAX; number++) {
 		if (pending & signal_bit(number))
-			deliver(pod, task, number);
+			task_signal(pod, task, number);
 	}
 	if (task->abandoned)
-		signal_task(pod, task, SIGKILL);
+		kill_task(pod, task, SIGKILL);
+}
+
+void task_finish(struct task *task, int wait_status)
+{
+	struct message word;
+
+	task->ended = true;
+	task->pending = task->held = 0;
+	message_start(&word, "EXIT");
+	message_add(&word, "status", "%d", wait_status);
+	peer_post(&task->shim, &word);
 }
 
 void task_ended(struct pod *pod, struct task *task, int wait_status)
 {
-	struct message note, word;
+	bool held = hold_exit(pod, task, wait_status);
+	struct message note;
 
-	task->ended = true;
 	message_start(&note, "EXITED");
 	message_add(&note, "index", "%u", task->index);
 	message_add(&note, "status", "%d", wait_status);
+	if (held)
+		message_add(&note, "held", "yes");
 	pod_post(pod, &note);
-	message_start(&word, "EXIT");
-	message_add(&word, "status", "%d", wait_status);
-	peer_post(&task->shim, &word);
+	if (!held)
+		task_finish(task, wait_status);
 }
 
 void task_say(struct task *task, const char *text)
@@ -187,8 +213,9 @@ static void abandon(struct pod *pod, struct task *task)
 {
 	peer_close(&task->shim);
 	task->abandoned = true;
+	hold_give_up(pod, task);
 	if (pod->phase == PHASE_RUNNING && task->announced && !task->ended && task->pid)
-		signal_task(pod, task, SIGKILL);
+		kill_task(pod, task, SIGKILL);
 }
 
 void task_serve_shim(struct pod *pod, struct task *task)
@@ -198,7 +225,8 @@ void task_serve_shim(struct pod *pod, struct task *task)
 	uint64_t number = 0;
 
 	if (result == MESSAGE_GOT && message_is(&message, "SIGNAL") && message_number(&message, "n", SIGNAL_MAX, &number) && number > 0) {
-		deliver(pod, task, (int)number);
+		if (!hold_signal(pod, task, (int)number))
+			task_signal(pod, task, (int)number);
 	} else if (result == MESSAGE_GOT || (result == MESSAGE_FAILED && errno == EBADMSG)) {
 		/* it is not one of our shims any more */
 		task_say(task, "slurmckpt: malformed message from the task shim, the task is killed");

@@ -65,6 +65,14 @@ def open_files(pid: int) -> dict[int, str]:
     return dict(sorted(links.items()))
 
 
+def build_variant(folder: Path, program: str, *definitions: str) -> Path:
+    """A program of the pod, built with other definitions ("NAME=VALUE") than the real one."""
+    flags = " ".join(f"-D{definition}" for definition in definitions)
+    command = ["make", "-C", str(POD), f"BUILD={folder}", f"{folder}/{program}"]
+    subprocess.run(command, env={**os.environ, "CPPFLAGS": flags}, check=True, capture_output=True)
+    return folder / program
+
+
 def set_subreaper(enabled: bool) -> None:
     """Whether orphans of this process's children become its own: pid 1 of every pod, which has to be reaped."""
     pr_set_child_subreaper = 36
@@ -258,7 +266,7 @@ class Shim:
 class Pod:
     """A pod-init and the coordinator's end of its control socket."""
 
-    def __init__(self, shim_pid: int, *options: str, **popen: Any) -> None:
+    def __init__(self, shim_pid: int, *options: str, program: Path = POD / "pod-init", **popen: Any) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.wire = Wire(ours)
         self.pid = 0
@@ -266,7 +274,7 @@ class Pod:
         self.status_write = -1
         self.notes: list[Message] = []
         self.process = subprocess.Popen(
-            [POD / "pod-init", "--control", str(theirs.fileno()), "--shim-pid", str(shim_pid), *options],
+            [program, "--control", str(theirs.fileno()), "--shim-pid", str(shim_pid), *options],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

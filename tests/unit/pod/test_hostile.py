@@ -283,6 +283,20 @@ CONTROL = {
     "adopt without leader": (pack("ADOPT"), "ADOPT needs leader=, a pid of the pod"),
     "adopt itself": (pack("ADOPT", [("leader", 1)]), "ADOPT needs leader=, a pid of the pod"),
     "say nothing": (pack("SAY"), "SAY needs text="),
+    "hold nothing": (pack("HOLD"), "HOLD needs exits=, yes or no"),
+    "hold some exits": (pack("HOLD", [("exits", "some"), ("signals", 0)]), "HOLD needs exits=, yes or no"),
+    "hold no signals": (pack("HOLD", [("exits", "no")]), "HOLD needs signals=, a hexadecimal mask"),
+    "hold a number": (
+        pack("HOLD", [("exits", "no"), ("signals", "0x1")]),
+        "HOLD needs signals=, a hexadecimal mask",
+    ),
+    "hold too much": (
+        pack("HOLD", [("exits", "no"), ("signals", "10000000000000000")]),
+        "HOLD needs signals=, a hexadecimal mask",
+    ),
+    "pass nothing": (pack("PASS"), "PASS needs index="),
+    "pass signal 0": (pack("PASS", [("index", 0), ("n", 0)]), "PASS: n= is not a signal from 1 to 64"),
+    "pass signal 65": (pack("PASS", [("index", 0), ("n", 65)]), "PASS: n= is not a signal from 1 to 64"),
 }
 
 
