@@ -7,9 +7,11 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-enum { TIMEOUT_SECONDS = 2 };
+#include "launch.h"
 
-/* The message with a NUL after each string; returns its length. */
+enum { TIMEOUT_SECONDS = 2, MESSAGE_MAX_BYTES = 256 };
+
+/* The message with a NUL after each string; returns its length, always far below MESSAGE_MAX_BYTES. */
 static size_t format_hello(const struct hello *h, char *buffer, size_t size)
 {
 	int length = snprintf(buffer, size,
@@ -17,7 +19,12 @@ static size_t format_hello(const struct hello *h, char *buffer, size_t size)
 			      h->job, 0, h->step, 0, h->task, 0, h->gtask, 0, h->ntasks, 0, h->nnodes, 0, h->uid, 0,
 			      h->gid);
 
-	return (size_t)length + 1; /* the last string's NUL */
+	length++; /* the last string's NUL */
+	if (h->launch != LAUNCH_NONE)
+		length += snprintf(buffer + length, size - (size_t)length, "launch=%d", h->launch) + 1;
+	if (h->off)
+		length += snprintf(buffer + length, size - (size_t)length, "off=1") + 1;
+	return (size_t)length;
 }
 
 static const char *connect_failure(int error)
@@ -45,7 +52,7 @@ int hello_connect(const char *run, const struct hello *hello, char *why, size_t 
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	struct ucred peer;
 	socklen_t peer_size = sizeof(peer);
-	char message[256];
+	char message[MESSAGE_MAX_BYTES];
 	size_t length = format_hello(hello, message, sizeof(message));
 	const char *known;
 	int fd;

@@ -2,6 +2,7 @@
 #ifndef SLURMCKPT_HELLO_H
 #define SLURMCKPT_HELLO_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/un.h>
@@ -18,6 +19,8 @@ struct hello {
 	uint32_t nnodes; /* nodes of this step */
 	uint32_t uid;
 	uint32_t gid;
+	int32_t launch;  /* of the batch script; or LAUNCH_NONE */
+	bool off;        /* the task will not be wrapped: its user has switched checkpoints off */
 };
 
 /*

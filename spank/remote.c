@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "hello.h"
+#include "launch.h"
 #include "options.h"
 #include "origin.h"
 #include "say.h"
@@ -96,12 +97,26 @@ static bool read_hello(spank_t spank, struct hello *hello)
 	return true;
 }
 
+/* The script's srun waits for a step that the coordinator would never see: it must not wait for this one. */
+static void tell_off(const char *run, struct hello *hello)
+{
+	char why[sizeof(task.why)];
+	int sock;
+
+	hello->off = true;
+	/* What fails here is nothing to the task, which runs without checkpoints as it was asked to. */
+	sock = hello_connect(run, hello, why, sizeof(why));
+	if (sock >= 0)
+		close(sock);
+}
+
 void remote_task_init_privileged(spank_t spank, const struct plugin_args *args)
 {
-	struct hello hello = { 0 };
+	struct hello hello = { .launch = launch_take(spank) };
 	char directory[HELLO_RUN_MAX + sizeof("/4294967295")];
+	bool off = options_off();
 
-	if (options_off())
+	if (off && hello.launch == LAUNCH_NONE)
 		return;
 	if (!read_hello(spank, &hello)) {
 		/* Not seen to happen; without the numbers there is nothing to ask for. */
@@ -111,8 +126,12 @@ void remote_task_init_privileged(spank_t spank, const struct plugin_args *args)
 	if (hello.step == STEP_EXTERN || hello.step == STEP_INTERACTIVE)
 		return;
 	snprintf(directory, sizeof(directory), "%s/%u", args->run, hello.job);
-	if (!options_any() && access(directory, F_OK) < 0)
+	if ((off || !options_any()) && access(directory, F_OK) < 0)
 		return;
+	if (off) {
+		tell_off(args->run, &hello);
+		return;
+	}
 
 	task.wanted = true;
 	if (in_container(spank))

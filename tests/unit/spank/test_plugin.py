@@ -325,6 +325,81 @@ def test_off_wins_when_it_comes_last(host: Path, plugin: Path, libexec: Path, li
     assert argv(done) != UNWRAPPED
 
 
+def hello(listener: socket.socket) -> dict[bytes, bytes]:
+    """What the plugin says of the only task that comes; it has left by then."""
+    connection, _ = listener.accept()
+    with connection:
+        verb, *fields = connection.recv(65536)[:-1].split(b"\0")
+        assert verb == b"HELLO"
+        assert connection.recv(1) == b""
+    return dict(field.split(b"=", 1) for field in fields)
+
+
+LAUNCH = "env=SLURM_CKPT_LAUNCH="
+
+
+@needs_root
+@pytest.mark.parametrize(("text", "said"), [("0", b"0"), ("17", b"17"), ("007", b"7"), ("999999999", b"999999999")])
+def test_the_launch_is_named_and_taken_out(
+    host: Path, plugin: Path, libexec: Path, listener: socket.socket, text: str, said: bytes
+) -> None:
+    done = run(host, plugin, "remote", *task_words(libexec), GIVEN, "env=A=1", LAUNCH + text, "env=B=2", *TASK)
+    assert argv(done) != UNWRAPPED
+    fields = hello(listener)
+    assert fields[b"launch"] == said
+    assert b"off" not in fields
+    assert sorted(lines(done, "environment")) == ["A=1", "B=2"]
+
+
+@needs_root
+@pytest.mark.parametrize("text", ["", "x", "-1", " 1", "1 ", "+1", "1000000000", "1" * 300])
+def test_what_is_no_launch_is_left_alone(
+    host: Path, plugin: Path, libexec: Path, listener: socket.socket, text: str
+) -> None:
+    done = run(host, plugin, "remote", *task_words(libexec), GIVEN, LAUNCH + text, *TASK)
+    assert argv(done) != UNWRAPPED
+    assert b"launch" not in hello(listener)
+    assert lines(done, "environment") == [f"SLURM_CKPT_LAUNCH={text}"]
+
+
+@needs_root
+def test_the_launch_of_a_step_without_checkpoints_is_told(
+    host: Path, plugin: Path, libexec: Path, listener: socket.socket
+) -> None:
+    words = [*task_words(libexec, 4, task=1, gtask=1, ntasks=2), GIVEN, "opt=checkpoint-interval=off", LAUNCH + "3"]
+    done = run(host, plugin, "remote", *words, f"setuid={NOBODY}", *TASK)
+    assert (argv(done), done.stderr, lines(done, "inherits"), lines(done, "environment")) == (UNWRAPPED, "", [], [])
+    fields = hello(listener)
+    assert {key: fields[key] for key in (b"off", b"launch", b"step", b"task", b"ntasks")} == {
+        b"off": b"1",
+        b"launch": b"3",
+        b"step": b"4",
+        b"task": b"1",
+        b"ntasks": b"2",
+    }
+
+
+@needs_root
+@pytest.mark.parametrize("exists", [True, False])
+def test_off_needs_no_coordinator(host: Path, plugin: Path, libexec: Path, exists: bool) -> None:
+    if exists:
+        (libexec / str(JOB)).mkdir()
+    done = run(host, plugin, "remote", *task_words(libexec), "opt=checkpoint-interval=off", LAUNCH + "3", *TASK)
+    assert (argv(done), done.stderr, lines(done, "info")) == (UNWRAPPED, "", [])
+
+
+@needs_root
+@pytest.mark.parametrize(("step", "launch"), [(0, []), (EXTERN, [LAUNCH + "3"]), (INTERACTIVE, [LAUNCH + "3"])])
+def test_off_is_told_to_nobody_else(
+    host: Path, plugin: Path, libexec: Path, listener: socket.socket, step: int, launch: list[str]
+) -> None:
+    done = run(host, plugin, "remote", *task_words(libexec, step), "opt=checkpoint-interval=off", *launch, *TASK)
+    assert (argv(done), done.stderr) == (UNWRAPPED, "")
+    listener.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+
+
 def without_checkpoints(done: subprocess.CompletedProcess[str]) -> str:
     """The reason that the job's stderr states; the task runs as it would without us."""
     assert argv(done) == UNWRAPPED

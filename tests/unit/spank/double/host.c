@@ -113,6 +113,18 @@ spank_err_t spank_getenv(spank_t spank, const char *name, char *buffer, int size
 	return ESPANK_ENV_NOEXIST;
 }
 
+spank_err_t spank_unsetenv(spank_t spank, const char *name)
+{
+	size_t length = strlen(name);
+
+	(void)spank;
+	for (int i = 0; i < environment_count; i++) {
+		if (strncmp(environment[i], name, length) == 0 && environment[i][length] == '=')
+			environment[i--] = environment[--environment_count];
+	}
+	return ESPANK_SUCCESS;
+}
+
 #ifndef OLD_SLURM
 spank_err_t spank_prepend_task_argv(spank_t spank, int argc, const char *argv[])
 {
@@ -220,6 +232,8 @@ int main(int argc, char *argv[])
 		for (int i = 0; i < task_argc; i++)
 			printf("|%s", task_argv[i]);
 		putchar('\n');
+		for (int i = 0; i < environment_count; i++)
+			printf("environment %s\n", environment[i]);
 		fflush(stdout);
 		if (execute) {
 			execv(task_argv[0], (char **)task_argv);
