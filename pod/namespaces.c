@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/nsfs.h>
 #include <sched.h>
 #include <stdio.h>
@@ -72,5 +73,23 @@ int namespace_mounts(const char *shm_dir, struct reason *reason)
 	/* of the new IPC namespace; not every node has the directory, nor every kernel the file system */
 	if (mount("mqueue", "/dev/mqueue", "mqueue", flags, NULL) && errno != ENOENT && errno != ENODEV)
 		return refuse(reason, "cannot mount /dev/mqueue: %s", strerror(errno));
+	return 0;
+}
+
+bool namespace_bind_is_valid(const char *text)
+{
+	const char *colon = strchr(text, ':');
+
+	return text[0] == '/' && colon && colon - text < PATH_MAX && colon[1] == '/' && !strchr(colon + 1, ':');
+}
+
+int namespace_bind(const char *text, struct reason *reason)
+{
+	const char *target = strchr(text, ':') + 1;
+	char source[PATH_MAX];
+
+	snprintf(source, sizeof(source), "%.*s", (int)(target - 1 - text), text);
+	if (mount(source, target, NULL, MS_BIND | MS_REC, NULL))
+		return refuse(reason, "cannot bind %.200s over %.200s: %s", source, target, strerror(errno));
 	return 0;
 }

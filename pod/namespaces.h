@@ -21,4 +21,10 @@ int namespace_join(int fd, const char *name, struct reason *reason);
 /* In pid 1 of new PID, mount and IPC namespaces: private mounts, /proc, /dev/mqueue, and shm_dir (may be NULL) as /dev/shm. */
 int namespace_mounts(const char *shm_dir, struct reason *reason);
 
+/* Whether text is SOURCE:TARGET, two absolute paths without a colon. */
+bool namespace_bind_is_valid(const char *text);
+
+/* SOURCE, with what is mounted below it, appears at TARGET too. Both are paths of this mount namespace, which must be a private one. */
+int namespace_bind(const char *text, struct reason *reason);
+
 #endif

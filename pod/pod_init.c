@@ -1,6 +1,6 @@
 /*
- * pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--net new|keep|FD]: builds a pod around the context of a task shim and
- * stays in it as pid 1. Run by the coordinator, as root.
+ * pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--bind SOURCE:TARGET]... [--net new|keep|FD]: builds a pod around the
+ * context of a task shim and stays in it as pid 1. Run by the coordinator, as root.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -24,7 +24,7 @@
 #include "reason.h"
 #include "signals.h"
 
-#define USAGE "pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--net new|keep|FD]"
+#define USAGE "pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--bind SOURCE:TARGET]... [--net new|keep|FD]"
 
 struct options {
 	int control;
@@ -32,6 +32,8 @@ struct options {
 	char **cgroups;		/* as many as argv has at most */
 	size_t cgroup_count;
 	const char *shm;
+	char **binds;		/* as many as argv has at most */
+	size_t bind_count;
 	bool new_network;
 	int network;		/* namespace to join, or -1 */
 };
@@ -53,6 +55,7 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 		{"shim-pid", required_argument, NULL, 'p'},
 		{"cgroup", required_argument, NULL, 'c'},
 		{"shm", required_argument, NULL, 's'},
+		{"bind", required_argument, NULL, 'b'},
 		{"net", required_argument, NULL, 'n'},
 		{0},
 	};
@@ -61,7 +64,8 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 
 	opterr = 0;
 	options->cgroups = calloc((size_t)argc, sizeof(*options->cgroups));
-	if (!options->cgroups)
+	options->binds = calloc((size_t)argc, sizeof(*options->binds));
+	if (!options->cgroups || !options->binds)
 		return refuse(reason, "out of memory");
 	while ((option = getopt_long(argc, argv, "", known, NULL)) != -1) {
 		if (option == 'f' && (!parse_number(optarg, 10, INT_MAX, &control) || control < 3))
@@ -72,6 +76,10 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 			options->cgroups[options->cgroup_count++] = optarg;
 		if (option == 's')
 			options->shm = optarg;
+		if (option == 'b' && !namespace_bind_is_valid(optarg))
+			return refuse(reason, "--bind %s is not SOURCE:TARGET, two absolute paths", optarg);
+		if (option == 'b')
+			options->binds[options->bind_count++] = optarg;
 		if (option == 'n' && !parse_network(optarg, options))
 			return refuse(reason, "--net %s is not known, accepted are new, keep and a descriptor above 2", optarg);
 		if (option == '?')
@@ -121,6 +129,10 @@ static int settle(const struct options *options, int *signals, struct reason *re
 	setsid();
 	if (namespace_mounts(options->shm, reason))
 		return -1;
+	for (size_t i = 0; i < options->bind_count; i++) {
+		if (namespace_bind(options->binds[i], reason))
+			return -1;
+	}
 	/* a descriptor from the old mount namespace must not reach the leader: CRIU could not find its mount */
 	if (descriptors_silence(true, reason))
 		return -1;
@@ -195,5 +207,6 @@ failed:
 	report_failure(options.control, &reason);
 out:
 	free(options.cgroups);
+	free(options.binds);
 	return result;
 }

@@ -388,11 +388,19 @@ def test_leader_by_hand() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "usage: pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--net new|keep|FD]"),
+        (
+            [],
+            "usage: pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--bind SOURCE:TARGET]... "
+            "[--net new|keep|FD]",
+        ),
         (["--control", "x"], "--control x is not a descriptor above 2"),
         (["--control", "2"], "--control 2 is not a descriptor above 2"),
         (["--control", "9", "--shim-pid", "0"], "--shim-pid 0 is not the pid of a task shim"),
         (["--control", "999", "--shim-pid", "5"], "--control 999 is not a SOCK_SEQPACKET socket"),
+        (["--bind", "/a"], "--bind /a is not SOURCE:TARGET, two absolute paths"),
+        (["--bind", "/a:b"], "--bind /a:b is not SOURCE:TARGET, two absolute paths"),
+        (["--bind", "a:/b"], "--bind a:/b is not SOURCE:TARGET, two absolute paths"),
+        (["--bind", "/a:/b:/c"], "--bind /a:/b:/c is not SOURCE:TARGET, two absolute paths"),
         (["--net", "host"], "--net host is not known, accepted are new, keep and a descriptor above 2"),
     ],
 )
@@ -407,6 +415,9 @@ def test_pod_that_cannot_be_built(coordinator: FakeCoordinator) -> None:
     for options, text in (
         (["--cgroup", "/no/such"], "cannot open /no/such: No such file or directory"),
         (["--shm", "/no/such"], "cannot bind /no/such over /dev/shm: No such file or directory"),
+        (["--bind", "/no/such:/tmp"], "cannot bind /no/such over /tmp: No such file or directory"),
+        (["--bind", "/tmp:/no/such"], "cannot bind /tmp over /no/such: No such file or directory"),
+        (["--bind", "/tmp:/etc/passwd"], "cannot bind /tmp over /etc/passwd: Not a directory"),
     ):
         pod = coordinator.unready_pod(pid, *options)
         assert pod.expect("FAILED").values == {"reason": text}

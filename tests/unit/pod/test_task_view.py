@@ -270,3 +270,19 @@ def _private_mount(over: Path) -> Callable[[], None]:
         assert libc.mount(b"tmpfs", str(over).encode(), b"tmpfs", 0, None) == 0
 
     return prepare
+
+
+def test_binds_in_order_with_what_lies_below(coordinator: FakeCoordinator, scratch: Path) -> None:
+    """As the batch pod has them: the real program below a directory of ours, then ours over the real one."""
+    ours, house, place, program = (scratch / name for name in ("ours", "house", "place", "program"))
+    for folder in (house, place):
+        folder.mkdir()
+    (house / "kept").touch()
+    program.write_text("#!/bin/sh\necho real\n")
+    ours.write_text(f"#!/bin/sh\necho ours\nexec {place}/kept\n")
+    for path in (ours, program):
+        path.chmod(0o755)
+    binds = (f"{program}:{house}/kept", f"{house}:{place}", f"{ours}:{program}")
+    options = [word for bind in binds for word in ("--bind", bind)]
+    assert output_of(coordinator, f"exec {program}", pod_options=options) == "ours\nreal\n"
+    assert (house / "kept").read_text() == "" and list(place.iterdir()) == [], "only the pod sees them"
