@@ -2,16 +2,12 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "descriptors.h"
 #include "exec_program.h"
 #include "line.h"
-#include "payload.h"
-#include "signals.h"
+#include "payload_apply.h"
 
 _Noreturn static void give_up(int error_fd, const struct reason *reason)
 {
@@ -31,35 +27,6 @@ static void enter_directory(const char *cwd)
 	}
 }
 
-/* A hard limit above our own cannot be had without privileges; then our own is the limit. */
-static void apply_limit(int resource, struct rlimit limit)
-{
-	struct rlimit own;
-
-	if (!getrlimit((__rlimit_resource_t)resource, &own)) {
-		if (limit.rlim_max > own.rlim_max)
-			limit.rlim_max = own.rlim_max;
-		if (limit.rlim_cur > limit.rlim_max)
-			limit.rlim_cur = limit.rlim_max;
-		setrlimit((__rlimit_resource_t)resource, &limit);
-	}
-}
-
-static void apply(const struct payload *payload)
-{
-	umask(payload->umask);
-	/* these three can be refused by the kernel; the task then keeps what the pod has, which was taken from a shim of the same step */
-	if (payload->has_nice)
-		setpriority(PRIO_PROCESS, 0, payload->nice);
-	if (payload->affinity_size)
-		syscall(SYS_sched_setaffinity, 0, payload->affinity_size, payload->affinity);
-	for (int resource = 0; resource < RLIM_NLIMITS; resource++) {
-		if (payload->has_limit[resource])
-			apply_limit(resource, payload->limits[resource]);
-	}
-	signals_set_ignored(payload->ignored);
-}
-
 _Noreturn void exec_task(int payload_fd, int *fds, size_t fd_count)
 {
 	/* Until the payload is read nobody knows which one is standard error. A shim sends 0, 1, 2 first. */
@@ -67,12 +34,8 @@ _Noreturn void exec_task(int payload_fd, int *fds, size_t fd_count)
 	struct payload payload;
 	struct reason reason;
 
-	if (payload_read(payload_fd, &payload, &reason))
+	if (payload_read_with(payload_fd, fd_count, &payload, &reason))
 		give_up(error_fd, &reason);
-	if (payload.fd_count != fd_count) {
-		refuse(&reason, "the payload names %zu descriptors, %zu came", payload.fd_count, fd_count);
-		give_up(error_fd, &reason);
-	}
 	for (size_t i = 0; i < fd_count; i++) {
 		if (payload.fds[i] == STDERR_FILENO)
 			error_fd = fds[i];
@@ -80,6 +43,6 @@ _Noreturn void exec_task(int payload_fd, int *fds, size_t fd_count)
 	if (descriptors_place(fds, payload.fds, fd_count, &reason))
 		give_up(error_fd, &reason);
 	enter_directory(payload.cwd);
-	apply(&payload);
+	payload_apply(&payload);
 	exec_program(payload.argv, payload.envp, payload.blocked);
 }

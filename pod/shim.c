@@ -20,6 +20,8 @@
 #include "descriptors.h"
 #include "end.h"
 #include "exec_program.h"
+#include "forward.h"
+#include "handover.h"
 #include "line.h"
 #include "message.h"
 #include "number.h"
@@ -77,17 +79,11 @@ static int hand_over(int socket, struct payload_source *source, struct relays *r
 {
 	struct message message = MESSAGE_EMPTY;
 	int *fds = NULL;
-	int count = descriptors_list(&fds, socket);
+	int count = handover_list(&fds, socket, reason);
 	int payload = -1, result = -1;
 
-	if (count < 0) {
-		refuse(reason, "cannot list the open descriptors: %s", strerror(errno));
+	if (count < 0)
 		goto out;
-	}
-	if (count > PAYLOAD_MAX_FDS) {
-		refuse(reason, "%d open descriptors, at most %d can be handed over", count, PAYLOAD_MAX_FDS);
-		goto out;
-	}
 	source->fds = fds;
 	source->fd_count = (size_t)count;
 	if (relays_open(relays, reason))
@@ -105,8 +101,7 @@ static int hand_over(int socket, struct payload_source *source, struct relays *r
 		message_add_fd(&message, relays_task_end(relays, fds[i]));
 	for (size_t i = 0; i < relays->count; i++)
 		message_add_fd(&message, relays->numbers[i]);
-	result = message_send(socket, &message, 0) ? refuse(reason, "cannot reach the coordinator: %s", strerror(errno)) : 0;
-	message_take_back_fds(&message);
+	result = handover_send(socket, &message, reason);
 	if (!result)
 		relays_handed_over(relays);
 out:
@@ -190,35 +185,27 @@ static void pass_signal(int socket, int number)
 /* From RUN to the end. */
 static enum verdict stand_in(int socket, struct relays *relays, int *wait_status)
 {
-	/* SIGCHLD is about children, and there are none */
-	int signals = signals_open(SIGNALS_ALL & ~signal_bit(SIGCHLD));
 	enum verdict verdict = VERDICT_KILLED;
-	bool congested = false;
+	struct forward forward;
+	int number;
 
-	if (signals < 0) {
+	if (forward_open(&forward, socket)) {
 		relays_say(relays, "slurmckpt: cannot watch signals: %s", strerror(errno));
 		return verdict;
 	}
 	for (;;) {
-		/* a signal is taken only when it can be passed on at once; until then the kernel keeps it */
-		struct pollfd wait[2 + RELAYS_POLLED] = {
-			{.fd = socket, .events = POLLIN | (congested ? POLLOUT : 0)},
-			{.fd = congested ? -1 : signals, .events = POLLIN},
-		};
+		struct pollfd wait[1 + FORWARD_POLLED + RELAYS_POLLED] = {{.fd = socket, .events = POLLIN}};
+		struct pollfd *streams = wait + 1 + FORWARD_POLLED;
 
-		relays_wait(relays, wait + 2);
-		poll(wait, 2 + RELAYS_POLLED, relays_patience(relays));
-		relays_serve(relays, wait + 2);
+		forward_wait(&forward, wait + 1);
+		relays_wait(relays, streams);
+		poll(wait, sizeof(wait) / sizeof(*wait), relays_patience(relays));
+		relays_serve(relays, streams);
 		if ((wait[0].revents & (POLLIN | POLLHUP | POLLERR)) && take_message(socket, true, relays, &verdict, wait_status))
 			break;
-		congested = congested && !(wait[0].revents & POLLOUT);
-		if (wait[1].revents & POLLIN) {
-			struct pollfd room = {.fd = socket, .events = POLLOUT};
-
-			congested = poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT);
-			if (!congested)
-				pass_signal(socket, signals_read(signals));
-		}
+		number = forward_take(&forward, wait + 1);
+		if (number)
+			pass_signal(socket, number);
 	}
 	return verdict;
 }
