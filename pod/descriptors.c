@@ -130,6 +130,17 @@ int descriptor_lift(int fd)
 	return lifted;
 }
 
+int descriptor_lift_to(int fd, int from)
+{
+	int lifted = fcntl(fd, F_DUPFD_CLOEXEC, from);
+
+	if (lifted >= 0)
+		close(fd);
+	else
+		lifted = descriptor_lift(fd);
+	return lifted >= 0 ? lifted : fd;
+}
+
 int descriptors_silence(bool with_stderr, struct reason *reason)
 {
 	int null = open("/dev/null", O_RDWR);

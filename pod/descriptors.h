@@ -16,6 +16,9 @@ int descriptors_close_others(const int *keep, size_t count);
 /* Moves fd to a number of 3 or above, close-on-exec; returns the new number, or -1 with errno (fd stays open). */
 int descriptor_lift(int fd);
 
+/* Moves fd to a number of `from` or above, close-on-exec, or, where there is none, to 3 or above; fd itself when that fails, too. */
+int descriptor_lift_to(int fd, int from);
+
 /* Opens /dev/null and makes it 0, 1 and (only if `with_stderr`) 2. */
 int descriptors_silence(bool with_stderr, struct reason *reason);
 

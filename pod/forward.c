@@ -26,7 +26,8 @@ int forward_take(struct forward *forward, const struct pollfd wait[FORWARD_POLLE
 	if (wait[0].revents & POLLIN) {
 		struct pollfd room = {.fd = forward->out, .events = POLLOUT};
 
-		forward->congested = poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT);
+		/* an error is room as well: passing on fails, and does not block */
+		forward->congested = poll(&room, 1, 0) != 1;
 		if (!forward->congested)
 			number = signals_read(forward->signals);
 	}

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -245,7 +244,6 @@ static int prepare(struct leader *leader, struct reason *reason)
 int main(int argc, char **argv)
 {
 	struct leader leader = {0};
-	struct message failed;
 	struct reason reason;
 	uint64_t setup, status;
 	int result = 1;
@@ -265,12 +263,8 @@ int main(int argc, char **argv)
 	wait_for_tasks(&leader);
 	result = 0;
 out:
-	if (result) {
-		message_start(&failed, "FAILED");
-		message_add(&failed, "reason", "%s", reason.text);
-		message_send(leader.setup, &failed, MSG_DONTWAIT);
-		message_free(&failed);
-	}
+	if (result)
+		message_send_failed(leader.setup, &reason);
 	free(leader.starts);
 	free(leader.tasks);
 	return result;

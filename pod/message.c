@@ -15,6 +15,15 @@ union descriptor_buffer {
 	char bytes[CMSG_SPACE(MESSAGE_MAX_FDS * sizeof(int))];
 };
 
+bool message_is_socket(int fd)
+{
+	int type = 0, domain = 0;
+	socklen_t size = sizeof(int);
+
+	return !getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) && type == SOCK_SEQPACKET &&
+	       !getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) && domain == AF_UNIX;
+}
+
 static void append(struct message *message, const char *text, size_t size)
 {
 	char *grown = NULL;
@@ -91,6 +100,16 @@ int message_send(int socket, const struct message *message, int flags)
 		sent = sendmsg(socket, &header, flags | MSG_NOSIGNAL);
 	} while (sent < 0 && errno == EINTR);
 	return sent < 0 ? -1 : 0;
+}
+
+void message_send_failed(int socket, const struct reason *reason)
+{
+	struct message failed;
+
+	message_start(&failed, "FAILED");
+	message_add(&failed, "reason", "%s", reason->text);
+	message_send(socket, &failed, MSG_DONTWAIT);
+	message_free(&failed);
 }
 
 static void collect_descriptors(struct message *message, struct msghdr *header)

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "reason.h"
+
 #define MESSAGE_MAX_BYTES (128 * 1024)
 /* the kernel's SCM_MAX_FD */
 #define MESSAGE_MAX_FDS 253
@@ -29,6 +31,9 @@ enum message_result {
 
 #define MESSAGE_EMPTY {0}
 
+/* Whether a descriptor is a socket for messages. */
+bool message_is_socket(int fd);
+
 /* Building. Additions need no check: a message that failed on the way makes message_send fail with EMSGSIZE. */
 void message_start(struct message *message, const char *verb);
 void message_add(struct message *message, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -38,6 +43,9 @@ void message_take_back_fds(struct message *message);
 
 /* flags as of sendmsg. 0, or -1 with errno. The message stays as it is. */
 int message_send(int socket, const struct message *message, int flags);
+
+/* FAILED reason=, if the other side is there and takes it. */
+void message_send_failed(int socket, const struct reason *reason);
 
 /*
  * flags as of recvmsg. Descriptors are close-on-exec; without take_fds the kernel drops them. Whatever is returned, message may be given to

@@ -59,13 +59,25 @@ static int mount_shm(const char *directory, struct reason *reason)
 	return 0;
 }
 
+/* What the node mounts later still arrives, what is mounted here stays here. */
+static int make_slaves(struct reason *reason)
+{
+	return mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) ? refuse(reason, "cannot make mounts slaves: %s", strerror(errno)) : 0;
+}
+
+int namespace_shm(const char *shm_dir, struct reason *reason)
+{
+	if (unshare(CLONE_NEWNS))
+		return refuse(reason, "cannot create a mount namespace: %s", strerror(errno));
+	return make_slaves(reason) || mount_shm(shm_dir, reason) ? -1 : 0;
+}
+
 int namespace_mounts(const char *shm_dir, struct reason *reason)
 {
 	const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
 
-	/* slave: what the node mounts later still arrives, what the pod mounts stays here */
-	if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL))
-		return refuse(reason, "cannot make mounts slaves: %s", strerror(errno));
+	if (make_slaves(reason))
+		return -1;
 	if (mount("proc", "/proc", "proc", flags, NULL))
 		return refuse(reason, "cannot mount /proc: %s", strerror(errno));
 	if (shm_dir && mount_shm(shm_dir, reason))

@@ -21,6 +21,9 @@ int namespace_join(int fd, const char *name, struct reason *reason);
 /* In pid 1 of new PID, mount and IPC namespaces: private mounts, /proc, /dev/mqueue, and shm_dir (may be NULL) as /dev/shm. */
 int namespace_mounts(const char *shm_dir, struct reason *reason);
 
+/* A mount namespace of this process's own, in which shm_dir is /dev/shm. */
+int namespace_shm(const char *shm_dir, struct reason *reason);
+
 /* Whether text is SOURCE:TARGET, two absolute paths without a colon. */
 bool namespace_bind_is_valid(const char *text);
 

@@ -10,7 +10,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "cgroup.h"
@@ -87,18 +86,10 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 	}
 	if (control == 0 || shim == 0 || optind != argc)
 		return refuse(reason, "usage: " USAGE);
+	if (!message_is_socket((int)control))
+		return refuse(reason, "--control %d is not a SOCK_SEQPACKET socket", (int)control);
 	options->control = (int)control;
 	options->shim = (pid_t)shim;
-	return 0;
-}
-
-static int check_control(int control, struct reason *reason)
-{
-	int type = 0;
-	socklen_t size = sizeof(type);
-
-	if (getsockopt(control, SOL_SOCKET, SO_TYPE, &type, &size) || type != SOCK_SEQPACKET)
-		return refuse(reason, "--control %d is not a SOCK_SEQPACKET socket", control);
 	return 0;
 }
 
@@ -157,16 +148,6 @@ static int be_pid_1(const struct options *options, int own_pid, struct reason *r
 	return pod_serve(options->control, signals, pid, reason);
 }
 
-static void report_failure(int control, const struct reason *reason)
-{
-	struct message failed;
-
-	message_start(&failed, "FAILED");
-	message_add(&failed, "reason", "%s", reason->text);
-	message_send(control, &failed, MSG_DONTWAIT);
-	message_free(&failed);
-}
-
 int main(int argc, char **argv)
 {
 	struct options options = {.network = -1};
@@ -177,7 +158,7 @@ int main(int argc, char **argv)
 	/* pid 1 gets only signals that it handles, and those that its namespace's parent forces on it: with all blocked, SIGKILL and SIGSTOP */
 	signals_set_mask(SIGNALS_ALL);
 	signals_set_ignored(0);
-	if (parse_options(argc, argv, &options, &reason) || check_control(options.control, &reason)) {
+	if (parse_options(argc, argv, &options, &reason)) {
 		print_format(STDERR_FILENO, "slurmckpt: pod-init: %s", reason.text);
 		result = 2;
 		goto out;
@@ -204,7 +185,7 @@ int main(int argc, char **argv)
 	result = 0;
 	goto out;
 failed:
-	report_failure(options.control, &reason);
+	message_send_failed(options.control, &reason);
 out:
 	free(options.cgroups);
 	free(options.binds);

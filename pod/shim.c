@@ -60,15 +60,12 @@ static void close_own_executable(const char *argv0)
 /* The connection to the coordinator at a number of 3 or above, or -1 with the reason. */
 static int open_connection(const char *text, struct reason *reason)
 {
-	int type = 0, domain = 0;
-	socklen_t size = sizeof(int);
 	uint64_t number;
 	int socket;
 
 	if (!parse_number(text, 10, INT_MAX, &number))
 		return refuse(reason, "%.60s is not the number of the coordinator's connection", text);
-	if (getsockopt((int)number, SOL_SOCKET, SO_TYPE, &type, &size) || type != SOCK_SEQPACKET ||
-	    getsockopt((int)number, SOL_SOCKET, SO_DOMAIN, &domain, &size) || domain != AF_UNIX)
+	if (!message_is_socket((int)number))
 		return refuse(reason, "descriptor %d is not the coordinator's connection", (int)number);
 	socket = descriptor_lift((int)number);
 	return socket >= 0 ? socket : refuse(reason, "cannot move the coordinator's connection: %s", strerror(errno));

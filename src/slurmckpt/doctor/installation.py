@@ -11,7 +11,7 @@ from slurmckpt.doctor import elf, trusted
 from slurmckpt.doctor.finding import Finding, ok, problem, skipped, warning
 from slurmckpt.doctor.host import Host
 
-_PROGRAMS = ("shim", "pod-init", "leader", "enter")
+_PROGRAMS = ("shim", "pod-init", "leader", "enter", "srun", "launcher")
 _AGAIN = "run make install again"
 _PYTHON_SECONDS = 20.0
 _SAY = "import slurmckpt; print(slurmckpt.__version__); print(slurmckpt.__file__)"
@@ -29,12 +29,23 @@ def programs(host: Host) -> Finding:
     ]
     if faults:
         return problem(f"in {libexec}: {'; '.join(faults)}", _AGAIN)
+    if house := _house_fault(libexec):
+        return problem(*house)
     plugins = libexec / "criu-plugins"
-    if not plugins.is_dir():
-        return problem(f"{plugins} is missing: CRIU does not start without it", f"mkdir -m 0755 {plugins}")
     if any(plugins.iterdir()):
         return warning(f"{plugins} is not empty: CRIU loads what lies there", f"remove what is in {plugins}")
     return ok(f"{', '.join(_PROGRAMS)} in {libexec}")
+
+
+def _house_fault(libexec: Path) -> tuple[str, str] | None:
+    """What is wrong with the empty directories, or with the path that is built into the stand-in for srun."""
+    if f"{libexec}/pod/srun\0".encode() not in (libexec / "srun").read_bytes():
+        return f"{libexec / 'srun'} was built for another directory", "set paths.libexec, or PREFIX of make install"
+    for name, use in (("criu-plugins", "CRIU does not start without it"), ("pod", "the pods of scripts need it")):
+        place = libexec / name
+        if not place.is_dir():
+            return f"{place} is missing: {use}", f"mkdir -m 0755 {place}"
+    return None
 
 
 def hooks(host: Host) -> Finding:

@@ -10,7 +10,7 @@ import slurmckpt
 from slurmckpt.doctor import elf, installation
 from tests.unit.doctor.world import Compile, World
 
-PROGRAMS = ("shim", "pod-init", "leader", "enter")
+PROGRAMS = ("shim", "pod-init", "leader", "enter", "srun", "launcher")
 
 
 @pytest.fixture
@@ -18,7 +18,9 @@ def installed(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     for name in (*PROGRAMS, "prolog", "epilog", "epilog-slurmctld"):
         world.write(f"libexec/{name}", "#!/bin/sh\n", 0o755)
     world.write("libexec/hand-over", f"#!/bin/sh\nVENV={world.top}/venv\n", 0o755)
-    (world.top / "libexec/criu-plugins").mkdir()
+    world.write("libexec/srun", f"\x7fELF {world.top}/libexec/pod/srun\0", 0o755)
+    for name in ("criu-plugins", "pod"):
+        (world.top / "libexec" / name).mkdir()
     monkeypatch.setattr(elf, "is_static", lambda path: True)
     return world
 
@@ -54,6 +56,14 @@ def test_criu_plugins(installed: World) -> None:
     (plugins / "cuda_plugin.so").unlink()
     plugins.rmdir()
     assert installation.programs(installed.host()).verdict == "problem"
+
+
+def test_the_house_of_the_stand_in(installed: World) -> None:
+    (installed.top / "libexec/pod").rmdir()
+    assert installation.programs(installed.host()).text.startswith(f"{installed.top}/libexec/pod is missing: ")
+    installed.write("libexec/srun", "\x7fELF /elsewhere/libexec/slurmckpt/pod/srun\0", 0o755)
+    found = installation.programs(installed.host())
+    assert (found.verdict, found.text) == ("problem", f"{installed.top}/libexec/srun was built for another directory")
 
 
 def test_hooks(installed: World) -> None:

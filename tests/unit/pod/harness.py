@@ -65,10 +65,11 @@ def open_files(pid: int) -> dict[int, str]:
     return dict(sorted(links.items()))
 
 
-def build_variant(folder: Path, program: str, *definitions: str) -> Path:
-    """A program of the pod, built with other definitions ("NAME=VALUE") than the real one."""
+def build_variant(folder: Path, program: str, *definitions: str, libexec: Path | None = None) -> Path:
+    """A program of the pod, built with other definitions ("NAME=VALUE") than the real one, or for another place."""
     flags = " ".join(f"-D{definition}" for definition in definitions)
-    command = ["make", "-C", str(POD), f"BUILD={folder}", f"{folder}/{program}"]
+    place = [] if libexec is None else [f"LIBEXEC={libexec}"]
+    command = ["make", "-C", str(POD), f"BUILD={folder}", *place, f"{folder}/{program}"]
     subprocess.run(command, env={**os.environ, "CPPFLAGS": flags}, check=True, capture_output=True)
     return folder / program
 

@@ -362,7 +362,7 @@ def test_leader_that_ends_at_once(coordinator: FakeCoordinator) -> None:
 
 def test_programs_are_static() -> None:
     interpreter = 3  # PT_INTERP
-    for name in ("shim", "pod-init", "leader", "enter"):
+    for name in ("shim", "pod-init", "leader", "enter", "srun", "launcher"):
         image = (POD / name).read_bytes()
         offset, size, count = struct.unpack_from("=Q", image, 32) + struct.unpack_from("=HH", image, 54)
         kinds = [struct.unpack_from("=I", image, offset + i * size)[0] for i in range(count)]
