@@ -33,9 +33,9 @@
 
 /* A place in the coordinator's listen queue is free at once, unless it hangs. */
 #define CONNECT_PATIENCE_SECONDS 10
-/* For each answer. The coordinator starts the real srun before it answers, which takes it far less than a second. */
-#ifndef ANSWER_PATIENCE_MS
-#define ANSWER_PATIENCE_MS 60000
+/* For each answer, WAIT included. The coordinator starts the real srun before it answers, which takes it far less than a second. */
+#ifndef ANSWER_PATIENCE_SECONDS
+#define ANSWER_PATIENCE_SECONDS 60
 #endif
 /* What is ours gets out of the way of the script's own numbers. */
 #define FAR_NUMBER 200
@@ -121,20 +121,30 @@ static enum message_result receive(int connection, struct message *message)
 	return result;
 }
 
-static enum verdict take_answer(int connection, struct pipes *pipes, struct reason *reason)
+/* Whether the coordinator says something, or ends. Seconds are counted one by one: a freeze of this process takes one at most. */
+static bool hear(int connection)
 {
 	struct pollfd wait = {.fd = connection, .events = POLLIN};
+	int left = ANSWER_PATIENCE_SECONDS;
+
+	while (left > 0 && poll(&wait, 1, 1000) == 0)
+		left--;
+	return left > 0;
+}
+
+static enum verdict take_answer(int connection, struct pipes *pipes, struct reason *reason)
+{
 	struct message message = MESSAGE_EMPTY;
 	enum verdict verdict = VERDICT_DIRECT;
 	enum message_result result;
 	const char *text;
 
-	if (poll(&wait, 1, ANSWER_PATIENCE_MS) == 0) {
+	if (!hear(connection)) {
 		refuse(reason, "the coordinator does not answer");
 		goto out;
 	}
 	result = receive(connection, &message);
-	if (result == MESSAGE_FAILED && errno == EAGAIN) {
+	if ((result == MESSAGE_FAILED && errno == EAGAIN) || (result == MESSAGE_GOT && message_is(&message, "WAIT"))) {
 		verdict = VERDICT_NONE;
 	} else if (result == MESSAGE_GOT && message_is(&message, "SAY") && (text = message_value(&message, "text"))) {
 		print_line(STDERR_FILENO, text);
