@@ -17,6 +17,7 @@
 #include "clock.h"
 #include "descriptors.h"
 #include "end.h"
+#include "forward.h"
 #include "line.h"
 #include "message.h"
 #include "number.h"
@@ -328,6 +329,40 @@ static void check_held(void)
 	close(memfd);
 }
 
+static int forward_once(struct forward *forward)
+{
+	struct pollfd wait[FORWARD_POLLED];
+
+	forward_wait(forward, wait);
+	poll(wait, FORWARD_POLLED, 0);
+	return forward_take(forward, wait);
+}
+
+/* In main, SIGPIPE is blocked; SIGUSR1 is here. A full pipe leaves it with the kernel, and one without a reader does not. */
+static void check_forward(void)
+{
+	signal_mask before = signals_set_mask(signal_bit(SIGPIPE) | signal_bit(SIGUSR1));
+	struct forward forward;
+	char bytes[4096] = "";
+	int ends[2];
+
+	CHECK(!pipe(ends) && fcntl(ends[1], F_SETPIPE_SZ, 4096) == 4096 && !forward_open(&forward, ends[1]));
+	CHECK(write(ends[1], bytes, sizeof(bytes)) == sizeof(bytes));
+	CHECK(!kill(getpid(), SIGUSR1));
+	for (int i = 0; i < 3; i++)
+		CHECK(forward_once(&forward) == 0 && forward.congested && signals_pending(SIGUSR1));
+	CHECK(read(ends[0], bytes, sizeof(bytes)) == sizeof(bytes));
+	CHECK(forward_once(&forward) == 0 && !forward.congested);
+	CHECK(forward_once(&forward) == SIGUSR1 && !signals_pending(SIGUSR1));
+	CHECK(!kill(getpid(), SIGUSR1));
+	CHECK(write(ends[1], bytes, sizeof(bytes)) == sizeof(bytes) && forward_once(&forward) == 0 && forward.congested);
+	close(ends[0]);
+	CHECK(forward_once(&forward) == 0 && forward_once(&forward) == SIGUSR1);
+	close(ends[1]);
+	close(forward.signals);
+	signals_set_mask(before);
+}
+
 static void check_end_status(void)
 {
 	CHECK(is_end_status(0) && is_end_status(255 << 8) && is_end_status(SIGKILL) && is_end_status(SIGSEGV | 0x80) && is_end_status(64));
@@ -379,6 +414,7 @@ int main(int argc, char **argv)
 	check_held();
 	check_relays();
 	check_relay_without_reader();
+	check_forward();
 	check_end_status();
 	if (failures == 0)
 		puts("all good");
