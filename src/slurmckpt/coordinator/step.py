@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slurmckpt.coordinator.pod import Pod
@@ -82,7 +84,7 @@ class Step:
         self.closed = True
         tasks = [self.tasks[index] for index in sorted(self.tasks)]
         if tasks:
-            self.argv_digest = tasks[0].argv_digest
+            self.argv_digest = _digest([task.argv_digest for task in tasks])
             self.command = tasks[0].command
             self.carrier = parent_of(tasks[0].shim_pid)
         return tasks
@@ -95,3 +97,10 @@ class Step:
     def _count(self) -> None:
         if len(self.tasks) + len(self.gone) >= self.ntasks:
             self.complete.set()
+
+
+def _digest(digests: Sequence[str]) -> str:
+    """One digest of the commands of all tasks, by local id: those of --multi-prog differ from task to task."""
+    if len(set(digests)) == 1:
+        return digests[0]
+    return hashlib.sha256("\0".join(digests).encode("ascii")).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -69,3 +70,24 @@ def test_one_that_never_comes_does_not_hold_up_the_others(
     monkeypatch.setattr(steps, "GATHER_SECONDS", 0.05)
     assert gathered([1], [], 2)[0] == [1]
     assert "step 3: 1 of 2 tasks came within 0 s" in caplog.text
+
+
+def test_the_commands_of_all_tasks_count() -> None:
+    """`srun --multi-prog`: the first task's command alone does not tell two steps apart."""
+
+    def digest(commands: list[str]) -> str:
+        async def scene() -> str:
+            step = Step.of(hello(ntasks=len(commands)), "0")
+            for index, command in enumerate(commands):
+                one, other = channels()
+                other.close()
+                step.add(replace(task(one, index=index, ntasks=len(commands)), argv_digest=command * 64))
+            for each in await step.gather():
+                each.close()
+            return step.argv_digest
+
+        return asyncio.run(scene())
+
+    different = {digest(list(commands)) for commands in ("ab", "ac", "ba", "aab", "aba")}
+    assert len(different) == 5
+    assert digest(["a", "a"]) == "a" * 64
