@@ -2,6 +2,7 @@
 # make install    install everything for a Slurm node (DESTDIR, PREFIX, VENV)
 # make demo       see it work (root)
 # make test       unit and cluster tests (root); make test-unit needs no root
+# make test-trixie, make test-linuxproc    the cluster tests on Slurm 24.11, and with proctrack/linuxproc
 # make check      linters and types
 
 PREFIX ?= /usr
@@ -13,7 +14,7 @@ PYTHON ?= python3
 TOOLS := build/venv
 PYTEST := $(TOOLS)/bin/python -m pytest
 
-.PHONY: all install deps check test test-unit test-cluster demo bench proto clean
+.PHONY: all install deps check test test-unit test-cluster test-trixie test-linuxproc demo bench proto clean
 
 all:
 	$(MAKE) -C pod
@@ -58,6 +59,11 @@ test-unit: deps
 test-cluster: deps
 	sandbox/cluster up --nodes 2
 	$(PYTEST) tests/cluster
+
+# The sandbox reads these variables.
+test-trixie: export SLURMCKPT_SUITE := trixie
+test-linuxproc: export SLURMCKPT_PROCTRACK := linuxproc
+test-trixie test-linuxproc: test-cluster
 
 demo: deps
 	@test "$$(id -u)" = 0 || { echo "make demo needs root: it builds a throwaway cluster out of namespaces" >&2; exit 1; }

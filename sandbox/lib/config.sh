@@ -36,6 +36,7 @@ ClusterName=$NAME
 SlurmctldHost=ctl
 SlurmUser=slurm
 AuthType=auth/munge
+$(auth_info)
 StateSaveLocation=/var/spool/slurmctld
 SlurmdSpoolDir=/var/spool/slurmd
 SlurmctldLogFile=/var/log/slurmctld.log
@@ -85,7 +86,12 @@ TEXT
     echo "PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
 }
 
-# The 120 s that a requeued job waits by default can be shortened since Slurm 25.11.
+# A requeued job waits 120 s. Since 25.11 that has a setting of its own; before, it is the life of a credential, which
+# must be long enough for a busy machine to start a step in.
+auth_info() {
+    [ "$SUITE" != trixie ] || echo "AuthInfo=cred_expire=15"
+}
+
 scheduler_parameters() {
     local words=sched_interval=5,sched_min_interval=0,bf_interval=5,batch_sched_delay=0
     [ "$SUITE" = trixie ] || words=$words,requeue_delay=2

@@ -10,8 +10,8 @@ forget_state_of_an_earlier_boot() {
 }
 
 verb_up() {
-    local nodes=2 proctrack=cgroup start=$SECONDS host wanted
-    SUITE=forky
+    local nodes=2 proctrack=${SLURMCKPT_PROCTRACK:-cgroup} start=$SECONDS host wanted
+    SUITE=${SLURMCKPT_SUITE:-forky}
     while [ $# -gt 0 ]; do
         case $1 in
         --suite | --nodes | --proctrack) [ $# -ge 2 ] || bad "$1 needs a value" ;;&
@@ -22,9 +22,9 @@ verb_up() {
         *) bad "up: unknown argument '$1'" ;;
         esac
     done
-    [[ $SUITE =~ ^(forky|trixie)$ ]] || bad "up: --suite is forky or trixie, not '$SUITE'"
+    [[ $SUITE =~ ^(forky|trixie)$ ]] || bad "up: --suite (or SLURMCKPT_SUITE) is forky or trixie, not '$SUITE'"
     [[ $nodes =~ ^[1-8]$ ]] || bad "up: --nodes is a number from 1 to 8, not '$nodes'"
-    [[ $proctrack =~ ^(cgroup|linuxproc)$ ]] || bad "up: --proctrack is cgroup or linuxproc, not '$proctrack'"
+    [[ $proctrack =~ ^(cgroup|linuxproc)$ ]] || bad "up: --proctrack (or SLURMCKPT_PROCTRACK) is cgroup or linuxproc, not '$proctrack'"
 
     build_layers
     wanted="$SUITE $nodes $proctrack $LAYERS"
