@@ -72,9 +72,9 @@ demo: deps
 bench: deps
 	$(TOOLS)/bin/python tests/bench/run.py
 
-# The generated module is committed, so that an installation needs no compiler for it. grpcio-tools 1.74 writes code of protobuf 6.31.
+# The generated modules are committed, so that an installation needs no compiler for them. grpcio-tools 1.74 writes code of protobuf 6.31.
 proto:
-	cd src/slurmckpt/capture && $(PYTHON) -m grpc_tools.protoc -I. --python_out=. --mypy_out=. criu_rpc.proto
+	cd src/slurmckpt/capture && $(PYTHON) -m grpc_tools.protoc -I. --python_out=. --mypy_out=. criu_rpc.proto criu_files.proto
 
 clean:
 	$(MAKE) -C pod clean

@@ -319,6 +319,8 @@ class _Cut:
             criu_version=self._tools.installation.version,
             shm=self._shm,
             hostname=os.uname().nodename,
+            script_path=step.script_file.path,
+            script_digest=step.script_file.digest,
         )
 
 

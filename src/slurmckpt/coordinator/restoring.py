@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurmckpt.capture import criu, reopened
+from slurmckpt.capture import criu, fileimages, reopened
 from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import held, outputs, shm
 from slurmckpt.coordinator.network import PodNetwork
@@ -44,6 +44,8 @@ def mismatch(image: StepImage, step: Step) -> str:
         return f"step {step.name} had {image.ntasks} tasks on its node and has {step.ntasks} now"
     if image.argv_digest != step.argv_digest:
         return f"step {step.name} ran another command, or in another directory, than {step.command!r}"
+    if image.script_digest != step.script_file.digest:
+        return "the batch script is not the one that ran at the checkpoint"
     return ""
 
 
@@ -69,6 +71,8 @@ async def restore(
     await network.build(tasks[0].shim_pid)
     inherit[image.status_pipe] = pod.status_pipe
     _name_by_path(inherit, plan.manifest.outputs, image)
+    if image.script_path != step.script_file.path:
+        await _move_script(directory / "images", image.script_path, step.script_file.path)
     await restorer.files.run(_truncate_all, image.open_files)
     if image.shm and not plan.filled_shm:
         await asyncio.to_thread(shm.fill, restorer.shm, plan.directory / shm.ARCHIVE)
@@ -110,6 +114,14 @@ async def restore(
     for index, task in by_index.items():
         pod.tasks[index].keys = dict(task.keys)
     return network.notes
+
+
+async def _move_script(images: Path, old: str, new: str) -> None:
+    """The same script lies elsewhere on this node; shells have it open. Raises Refused."""
+    try:
+        await asyncio.to_thread(fileimages.rename, images, old, new)
+    except (OSError, fileimages.ImageError) as error:
+        raise Refused(f"the path of the batch script cannot be changed in the image: {error}") from error
 
 
 async def _check_rights(pod: Pod, leader_pid: int, given: set[tuple[int, int]], files: UserFiles) -> None:

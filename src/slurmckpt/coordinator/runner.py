@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 
-from slurmckpt.coordinator import launchers, outputs, restoring, shm, trust
+from slurmckpt.coordinator import launchers, outputs, restoring, scriptfile, shm, trust
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices, say
 from slurmckpt.coordinator.plan import Plan
@@ -45,6 +45,8 @@ class StepRunner:
             groups = [trust.check(task.shim_pid, incarnation.spec.job.uid) for task in tasks]
             for task in tasks:
                 step.streams.keep(step.name, task)
+            if step.name == "batch":
+                step.script_file = await incarnation.files.run(scriptfile.read, tasks[0].program)
             async with self._starting:
                 await self._start(step, tasks, groups[0])
         except Exception as error:  # the shims wait for an answer: whatever it is, they must get one

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.proc import parent_of
+from slurmckpt.coordinator.scriptfile import NONE, ScriptFile
 from slurmckpt.coordinator.streams import Streams
 from slurmckpt.coordinator.task import Hello, Task
 
@@ -40,7 +41,10 @@ class StepNumbers:
 
 @dataclass
 class Step:
-    """Everything the coordinator knows of one step. carrier: the step's slurmstepd, which carries its output onward."""
+    """Everything the coordinator knows of one step. carrier: the step's slurmstepd, which carries its output onward.
+
+    script_file: of the batch step, once it starts.
+    """
 
     name: str
     ntasks: int
@@ -53,6 +57,7 @@ class Step:
     streams: Streams = field(default_factory=Streams)
     argv_digest: str = ""
     command: str = ""
+    script_file: ScriptFile = NONE
     carrier: int = 0
     restored_from: int | None = None
     connected: bool = True

@@ -45,7 +45,7 @@ class Task:
 
     Owns the connection, the payload and the dups of the task's descriptors until hand-over. keys: descriptor number of
     the task to CRIU's external key. argv_digest: of the command, for matching steps between incarnations. held: the
-    memory in which the shim holds back incomplete lines. relays: stream number to the pipe that the shim relays it to.
+    memory in which the shim holds back incomplete lines. program: argv[0]. relays: stream number to the pipe that the shim relays it to.
     """
 
     hello: Hello
@@ -57,6 +57,7 @@ class Task:
     relays: dict[int, int]
     argv_digest: str
     command: str
+    program: str = ""
     keys: dict[int, str] = field(default_factory=dict)
 
     async def say(self, text: str) -> None:
@@ -120,6 +121,7 @@ def parse_start(hello: Hello, shim_pid: int, channel: Channel, message: Message)
             relays=dict(zip(relayed, handed[len(numbers) :], strict=True)),
             argv_digest=_digest(header.get("cwd", ""), argv),
             command=" ".join(word.decode("utf-8", "replace") for word in argv)[:200],
+            program=os.fsdecode(argv[0]),
             keys={number: external_key(descriptor) for number, descriptor in descriptors.items()},
         )
     except BaseException:

@@ -103,7 +103,8 @@ class StepImage:
 
     leader_pid: inside the pod. status_pipe: CRIU's external key of the leader's status pipe. shm: /dev/shm was saved.
     addresses: of the node, that sockets are bound to. node_addresses: all of the node: ranks that do not talk to each
-    other yet may know it by any. outside: connections that led out of the pod.
+    other yet may know it by any. outside: connections that led out of the pod. script_path, script_digest: where the
+    batch script lay on its node, and SHA-256 (hex) of its content; empty for a step.
     """
 
     step: str
@@ -122,6 +123,8 @@ class StepImage:
     hostname: str
     outside: list[Connection] = field(default_factory=list)
     node_addresses: list[str] = field(default_factory=list)
+    script_path: str = ""
+    script_digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -289,6 +292,8 @@ def _step(fields: Fields) -> StepImage:
         hostname=fields.text("hostname"),
         outside=[_connection(item) for item in fields.objects("outside")],
         node_addresses=fields.texts("node_addresses"),
+        script_path=fields.text("script_path"),
+        script_digest=fields.text("script_digest"),
     )
     fields.done()
     return step

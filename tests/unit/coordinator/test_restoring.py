@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slurmckpt.coordinator import restoring
 from slurmckpt.coordinator.restoring import mismatch
+from slurmckpt.coordinator.scriptfile import ScriptFile
 from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import Refused
 from slurmckpt.store.identity import UserFiles
@@ -35,6 +37,22 @@ def test_another_command() -> None:
     assert mismatch(image(), step(digest="e" * 64)) == (
         "step 0 ran another command, or in another directory, than './train.py --lr 0.1'"
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "digest", "same"), [("/a/script", "1", True), ("/b/script", "1", True), ("/a/script", "2", False)]
+)
+def test_another_script(path: str, digest: str, same: bool) -> None:
+    """What it says counts, not where it lies."""
+    now = step()
+    now.script_file = ScriptFile(path, digest)
+    reason = mismatch(replace(image(), script_path="/a/script", script_digest="1"), now)
+    assert reason == ("" if same else "the batch script is not the one that ran at the checkpoint")
+
+
+def test_an_image_in_which_the_path_of_the_script_cannot_be_changed(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"^the path of the batch script cannot be changed in the image: .*files\.img"):
+        asyncio.run(restoring._move_script(tmp_path, "/a/script", "/b/script"))
 
 
 def inherit(saved: dict[int, dict[str, str]], now: dict[int, list[int]]) -> dict[str, int]:

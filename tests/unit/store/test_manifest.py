@@ -67,6 +67,8 @@ FULL = Manifest(
             hostname="n1",
             outside=[Connection(local="10.0.0.1:40000", remote="[2001:db8::1]:443")],
             node_addresses=["10.0.0.1", "fd00::1"],
+            script_path="/var/spool/slurmd.n1/job00007/slurm_script",
+            script_digest="ef" * 32,
         )
     ],
     finished_steps=[FinishedStep(step="0", argv_digest="cd" * 32, status=0, replayable=True)],
