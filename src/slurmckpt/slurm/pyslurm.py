@@ -40,7 +40,11 @@ class Pyslurm:
 
     async def node(self, name: str) -> NodeInfo:
         """The node with this NodeName; SlurmError when there is none."""
-        return _node(await self._call(f"node {name}", lambda: self._pyslurm.Node.load(name)))
+        found = _node(await self._call(f"node {name}", lambda: self._pyslurm.Node.load(name)))
+        if found.name != name:
+            # slurmctld also answers to a NodeHostName (seen with 25.11).
+            raise SlurmError(f"Slurm knows no node {name}")
+        return found
 
     async def nodes(self) -> list[NodeInfo]:
         """All nodes of the cluster."""

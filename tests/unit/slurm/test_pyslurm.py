@@ -33,7 +33,7 @@ class Node:
 
     @staticmethod
     def load(name: str) -> Any:
-        if name != "n1":
+        if name not in ("n1", "h1"):
             raise RPCError("Invalid node name specified")
         return SimpleNamespace(
             name="n1",
@@ -82,6 +82,9 @@ def test_nodes(module: SimpleNamespace) -> None:
     assert (node.features, node.active_features, node.partitions) == (("a", F), ("a",), frozenset({"debug"}))
     with pytest.raises(SlurmError, match="pyslurm: node nope: Invalid node name"):
         asyncio.run(port.node("nope"))
+    # slurmctld answers to the host name, too.
+    with pytest.raises(SlurmError, match="^Slurm knows no node h1$"):
+        asyncio.run(port.node("h1"))
 
 
 def test_updates(module: SimpleNamespace) -> None:
