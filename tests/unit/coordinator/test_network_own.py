@@ -100,10 +100,28 @@ def test_no_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pasta: str 
     assert not (tmp_path / "note").exists()
 
 
+OLD = """case "$*" in *auto,*) echo "Invalid port specifier" >&2; exit 1 ;; esac
+"""
+
+
 @needs_root
-def test_the_way_out_is_found_noted_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("age", "lacks"),
+    [
+        ("", ""),
+        (
+            OLD,
+            "a port on which a program listens is reached from outside only if the kernel has chosen it"
+            " (pasta: Invalid port specifier)",
+        ),
+    ],
+    ids=["new", "old"],
+)
+def test_the_way_out_is_found_noted_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age: str, lacks: str
+) -> None:
     """A stand-in that goes into the background as pasta does."""
-    (tmp_path / "pasta").write_text("#!/bin/sh\nsleep 60 >/dev/null 2>&1 </dev/null &\n")
+    (tmp_path / "pasta").write_text(f"#!/bin/sh\n{age}sleep 60 >/dev/null 2>&1 </dev/null &\n")
     (tmp_path / "pasta").chmod(0o755)
     monkeypatch.setattr(way_out, "PATH", f"{tmp_path}:/usr/bin:/bin")
 
@@ -112,6 +130,7 @@ def test_the_way_out_is_found_noted_and_ended(tmp_path: Path, monkeypatch: pytes
         note = tmp_path / "note"
         try:
             found = await way_out.attach("pasta", made, made.holder, note)
+            assert found.lacks == lacks
             pid, started = (int(word) for word in note.read_text().split())
             assert start_time(pid) == started and Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
             ended = os.pidfd_open(pid)

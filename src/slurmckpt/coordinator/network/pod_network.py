@@ -72,6 +72,8 @@ class PodNetwork:
             try:
                 way_out = await attach(self._pasta, self._namespace, self._pod.init_pid, note)
                 self._pod.at_end.append(way_out.end)
+                if way_out.lacks:
+                    self._note(way_out.lacks)
                 if only_local_resolvers():
                     self._note("names may not be found in its network: this node's resolver listens on loopback only")
             except (NetworkError, OSError) as error:

@@ -4,7 +4,8 @@ What it serves is what the pod would have had in the node's network: new TCP and
 leave the node with the node's address and as the job's user. The node itself is reached by its address as from anywhere
 else; its loopback is not. TCP ports on which the pod listens are reached through the node's address: those that the
 kernel chooses at once, as srun needs it (slurmstepd connects to it within milliseconds), others within a second, as
-pasta looks only so often which these are, unless they are taken on the node or among those from 32768 to 60999.
+pasta looks only so often which these are, unless they are taken on the node or among those from 32768 to 60999. A
+pasta that cannot do both (Debian trixie's, of May 2025) does the first.
 
 pasta lives in the coordinator's cgroups: in those of the step, slurmstepd would wait for its end. It does not need the
 coordinator. It ends with the pod, or by the epilog's hand, which finds it by its note.
@@ -19,6 +20,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from slurmckpt.capture.unixdiag import in_network_namespace
@@ -43,9 +45,10 @@ _OPTIONS = (
 
 
 class WayOut:
-    """A running pasta. note: the file that names it for the epilog."""
+    """A running pasta. note: the file that names it for the epilog. lacks: what it cannot do, or an empty text."""
 
-    def __init__(self, pidfd: int, note: Path) -> None:
+    def __init__(self, pidfd: int, note: Path, lacks: str) -> None:
+        self.lacks = lacks
         self._pidfd = pidfd
         self._note = note
 
@@ -81,11 +84,23 @@ async def attach(program: str, namespace: Namespace, pod_init: int, note: Path) 
     ports = await asyncio.to_thread(_free_ports)
     await asyncio.to_thread(choose_ports, pod_init, ports)
     families = (*_IPV4, *_IPV6) if speaks_ipv6() else ("--ipv4-only", *_IPV4)
+    block = f"{ports.start}-{ports.stop - 1}"
+    options, lacks = [*_OPTIONS, *families, "--tcp-ports", block], ""
+    try:
+        await _run(path, namespace, [*options, "--tcp-ports", f"auto,~{block}"])
+    except NetworkError as error:
+        await _run(path, namespace, options)
+        lacks = f"a port on which a program listens is reached from outside only if the kernel has chosen it ({error})"
+    pidfd = await asyncio.to_thread(_found, program, namespace, note)
+    return WayOut(pidfd, note, lacks)
+
+
+async def _run(path: str, namespace: Namespace, options: Sequence[str]) -> None:
+    """Start pasta and return once it serves. Raises NetworkError with its complaint."""
+    program = os.path.basename(path)
     process = await asyncio.create_subprocess_exec(
         # As root of the user namespace, which is the job's user here: no capability over this node is left.
-        "nsenter", f"--user={namespace.users}", "--", path, *_OPTIONS, *families,
-        "--tcp-ports", f"{ports.start}-{ports.stop - 1}", "--tcp-ports", f"auto,~{ports.start}-{ports.stop - 1}",
-        "--netns", namespace.network,
+        "nsenter", f"--user={namespace.users}", "--", path, *options, "--netns", namespace.network,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         env={"PATH": PATH}, cwd="/", start_new_session=True,
     )  # fmt: skip
@@ -101,7 +116,6 @@ async def attach(program: str, namespace: Namespace, pod_init: int, note: Path) 
     if process.returncode:
         said = complaint.decode("utf-8", "replace").strip().splitlines()
         raise NetworkError(f"{program}: {said[-1][:200] if said else 'it failed without a word'}")
-    return await asyncio.to_thread(_found, program, namespace, note)
 
 
 def choose_ports(pod_init: int, ports: range) -> None:
@@ -123,8 +137,11 @@ def _free_ports() -> range:
     raise NetworkError(f"no {_PORTS} ports from {_FIRST_PORT} on are free")
 
 
-def _found(program: str, namespace: Namespace, note: Path) -> WayOut:
-    """The pasta that serves the namespace: beside the holder, nobody else is in its user namespace."""
+def _found(program: str, namespace: Namespace, note: Path) -> int:
+    """A pidfd of the pasta that serves the namespace: beside the holder, nobody else is in its user namespace.
+
+    Writes the note. Raises NetworkError.
+    """
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == namespace.holder or not _is_in(int(name), namespace):
             continue
@@ -135,7 +152,7 @@ def _found(program: str, namespace: Namespace, note: Path) -> WayOut:
         # Again: between the two looks the pid may have become another process, and that is the one we hold.
         if _is_in(int(name), namespace):
             note.write_text(f"{name} {start_time(int(name))}\n", encoding="ascii")
-            return WayOut(pidfd, note)
+            return pidfd
         os.close(pidfd)
     raise NetworkError(f"{program} has ended")
 
