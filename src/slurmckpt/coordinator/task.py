@@ -45,7 +45,8 @@ class Task:
 
     Owns the connection, the payload and the dups of the task's descriptors until hand-over. keys: descriptor number of
     the task to CRIU's external key. argv_digest: of the command, for matching steps between incarnations. held: the
-    memory in which the shim holds back incomplete lines. program: argv[0]. relays: stream number to the pipe that the shim relays it to.
+    memory in which the shim holds back incomplete lines. relays: stream number to the pipe that the shim relays it to.
+    program: argv[0].
     """
 
     hello: Hello

@@ -58,7 +58,8 @@ def fields(message: bytes) -> dict[int, object]:
 
 
 def test_every_open_file_of_that_path_and_nothing_else(tmp_path: Path) -> None:
-    entries = [regular(1, b"/other"), regular(2, OLD.encode()), PIPE, regular(3, OLD.encode(), 50), regular(4, b"/\xff")]
+    old = OLD.encode()
+    entries = [regular(1, b"/other"), regular(2, old), PIPE, regular(3, old, 50), regular(4, b"/\xff")]
     path = write(tmp_path, *entries)
     assert rename(tmp_path, OLD, NEW) == 2
     found = read(path)

@@ -83,7 +83,7 @@ def test_nodes(module: SimpleNamespace) -> None:
     with pytest.raises(SlurmError, match="pyslurm: node nope: Invalid node name"):
         asyncio.run(port.node("nope"))
     # slurmctld answers to the host name, too.
-    with pytest.raises(SlurmError, match="^Slurm knows no node h1$"):
+    with pytest.raises(SlurmError, match=r"^Slurm knows no node h1$"):
         asyncio.run(port.node("h1"))
 
 
