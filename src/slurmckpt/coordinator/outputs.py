@@ -103,13 +103,7 @@ async def put_back(
         content = None
         if entry.content is not None:
             content = os.open(staging / "output" / entry.content, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        putting = asyncio.ensure_future(files.run(_put_one_back, entry, present, content))
-        try:
-            complaints += await asyncio.shield(putting)
-        except asyncio.CancelledError:
-            # The thread goes on; its descriptors must not be closed, and their numbers used again, before it is done.
-            await asyncio.wait([putting])
-            raise
+        complaints += await files.run_to_end(_put_one_back, entry, present, content)
     return complaints
 
 

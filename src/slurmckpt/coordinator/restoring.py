@@ -73,7 +73,7 @@ async def restore(
     _name_by_path(inherit, plan.manifest.outputs, image)
     if image.script_path != step.script_file.path:
         await _move_script(directory / "images", image.script_path, step.script_file.path)
-    await restorer.files.run(_truncate_all, image.open_files)
+    await _truncate(pod, image.open_files, restorer.files)
     if image.shm and not plan.filled_shm:
         await asyncio.to_thread(shm.fill, restorer.shm, plan.directory / shm.ARCHIVE)
         plan.filled_shm = True
@@ -133,7 +133,7 @@ async def _check_rights(pod: Pod, leader_pid: int, given: set[tuple[int, int]], 
     objects = await asyncio.to_thread(reopened.collect, restored, given)
     root = os.open(f"/proc/{leader}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        await files.run(reopened.check, objects, root)
+        await files.run_to_end(reopened.check, objects, root)
     finally:
         os.close(root)
 
@@ -180,16 +180,26 @@ def _name_by_path(inherit: dict[str, int], entries: Sequence[OutputFile], image:
                 inherit[entry.path.lstrip("/")] = inherit.pop(key)
 
 
-def _truncate_all(files: Sequence[OpenFile]) -> None:
+async def _truncate(pod: Pod, open_files: Sequence[OpenFile], files: UserFiles) -> None:
+    # The job may have mounts of its own: a private /tmp (Slurm's namespace/tmpfs) is not that of the node.
+    root = os.open(f"/proc/{pod.init_pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        await files.run_to_end(_truncate_all, open_files, root)
+    finally:
+        os.close(root)
+
+
+def _truncate_all(files: Sequence[OpenFile], root: int) -> None:
     """Bring each file that a rank had open for writing to its size at the boundary; what came later is written again.
 
-    Runs as the job's user. All are checked, and those to be cut are open, before the first is changed.
+    root: descriptor of the pod's root directory. Runs as the job's user. All are checked, and those to be cut are open,
+    before the first is changed.
     """
     with contextlib.ExitStack() as stack:
         longer = []
         for file in files:
             try:
-                status = os.lstat(file.path)
+                status = os.stat(file.path.lstrip("/"), dir_fd=root, follow_symlinks=False)
             except OSError as error:
                 raise Refused(
                     f"{file.path}, open for writing at the checkpoint, cannot be found: {error.strerror}"
@@ -201,14 +211,15 @@ def _truncate_all(files: Sequence[OpenFile]) -> None:
                     f"{file.path} is shorter ({status.st_size} bytes) than at the checkpoint ({file.size} bytes)"
                 )
             if status.st_size > file.size:
-                longer.append((_open_to_cut(file.path, stack), file.size))
+                longer.append((_open_to_cut(file.path, root, stack), file.size))
         for descriptor, size in longer:
             os.ftruncate(descriptor, size)
 
 
-def _open_to_cut(path: str, stack: contextlib.ExitStack) -> int:
+def _open_to_cut(path: str, root: int, stack: contextlib.ExitStack) -> int:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path.lstrip("/"), flags, dir_fd=root)
     except OSError as error:
         raise Refused(f"{path} is longer than at the checkpoint and cannot be cut: {error.strerror}") from error
     stack.callback(os.close, descriptor)

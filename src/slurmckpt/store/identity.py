@@ -66,6 +66,18 @@ class UserFiles:
         """The result of fn(*args), run in the thread without holding up the event loop."""
         return await asyncio.wrap_future(self._executor.submit(fn, *args, **kwargs))
 
+    async def run_to_end(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As run(), but when cancelled it returns only when fn has ended: for descriptors that the caller closes then.
+
+        Their numbers must not be used for something else while fn still means the old ones.
+        """
+        running = asyncio.ensure_future(self.run(fn, *args, **kwargs))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
+
     def run_sync(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of fn(*args), run in the thread; the caller waits."""
         return self._executor.submit(fn, *args, **kwargs).result()

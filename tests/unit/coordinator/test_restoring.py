@@ -117,7 +117,17 @@ def files(home: Path) -> list[Path]:
 
 def truncate(user_files: UserFiles, sizes: dict[Path, int]) -> None:
     with no_descriptor_is_lost():
-        user_files.run_sync(restoring._truncate_all, [OpenFile(str(path), size, 0o644) for path, size in sizes.items()])
+        truncate_below(user_files, Path("/"), {str(path): size for path, size in sizes.items()})
+
+
+def truncate_below(user_files: UserFiles, top: Path, sizes: dict[str, int]) -> None:
+    root = os.open(top, os.O_PATH)
+    try:
+        user_files.run_sync(
+            restoring._truncate_all, [OpenFile(path, size, 0o644) for path, size in sizes.items()], root
+        )
+    finally:
+        os.close(root)
 
 
 def test_each_file_is_cut_at_the_boundary(files: list[Path], user_files: UserFiles) -> None:
@@ -131,6 +141,17 @@ def refusal(user_files: UserFiles, files: list[Path], size: int = 10) -> str:
         truncate(user_files, {files[0]: 4, files[1]: 10, files[2]: size})
     assert files[0].read_bytes() == files[1].read_bytes() == b"0123456789"
     return str(raised.value)
+
+
+def test_the_files_are_those_of_the_pod(files: list[Path], user_files: UserFiles) -> None:
+    """The same path on the node, outside the job's own mounts, is another file."""
+    inside = files[0].parent / str(files[1]).lstrip("/")
+    inside.parent.mkdir(parents=True)
+    inside.write_bytes(b"abcdefghij")
+    if os.geteuid() == 0:
+        os.chown(inside, UID, GID)
+    truncate_below(user_files, files[0].parent, {str(files[1]): 3})
+    assert (inside.read_bytes(), files[1].read_bytes()) == (b"abc", b"0123456789")
 
 
 def test_a_missing_file(files: list[Path], user_files: UserFiles) -> None:
