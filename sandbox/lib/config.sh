@@ -38,7 +38,7 @@ SlurmUser=slurm
 AuthType=auth/munge
 $(auth_info)
 StateSaveLocation=/var/spool/slurmctld
-SlurmdSpoolDir=/var/spool/slurmd
+SlurmdSpoolDir=/var/spool/slurmd.%n
 SlurmctldLogFile=/var/log/slurmctld.log
 SlurmdLogFile=/var/log/slurmd.log
 SlurmctldPidFile=/run/slurmctld.pid
