@@ -101,7 +101,7 @@ while True: x += bytes(b"x" * (8 << 20))
     node = job.node()
     (directory / "go").touch()
     assert job.wait_end() == "FAILED", job.output()
-    lines = [re.sub(r"^\[.*?\] |StepId=\d+|: n\d:", "", line) for line in job.output().splitlines()]
+    lines = [re.sub(r"^\[.*?\] |^slurmstepd-n\d: |StepId=\d+|: n\d:", "", line) for line in job.output().splitlines()]
     assert lines == [
         "ready",
         "error: Detected 1 oom_kill event in .0. Some of the step tasks have been OOM Killed.",

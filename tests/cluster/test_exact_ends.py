@@ -35,8 +35,11 @@ def end_of(job: Job) -> tuple[str, object, object, str]:
     info = job.info()
     output = job.output().replace(f"JobId={job.number}", "JobId=N").replace(f"StepId={job.number}", "StepId=N")
     output = output.replace(f"job{job.number:05d}", "jobN")
-    # slurmstepd itself puts the time before this line, or its name: that depends on its log settings.
-    output = re.sub(r"^(?:\[[-0-9T:.]+\]|slurmstepd:) error: execve", "error: execve", output, flags=re.MULTILINE)
+    # slurmstepd itself puts the time before its lines, or its name, or its name and the node's: that depends on its
+    # log settings and its release.
+    output = re.sub(r"^(?:\[[-0-9T:.]+\]|slurmstepd(?:-n\d)?:) error: ", "error: ", output, flags=re.MULTILINE)
+    # scancel and srun sign what they end with the time and the step.
+    output = re.sub(r"\*\*\* (JOB|STEP) [\d.]+ ON n\d CANCELLED AT \S+", r"*** \1 CANCELLED", output)
     return state, info["exit_code"], info["derived_exit_code"], "\n".join(sorted(output.splitlines()))
 
 

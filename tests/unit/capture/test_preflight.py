@@ -233,7 +233,7 @@ def test_a_terminal_from_outside(make_pod: MakePod) -> None:
         pod = make_pod("ready()", pass_fds=(slave,))
         assert one_refusal(pod) == (
             f"process 2 {PYTHON} uses the terminal {os.ttyname(slave)} from outside the pod, which cannot be captured:"
-            " run it without a terminal"
+            " run it without a terminal (srun gives one with --pty and --unbuffered)"
         )
     finally:
         os.close(master)
