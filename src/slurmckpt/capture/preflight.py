@@ -278,7 +278,7 @@ class _Scan:
             self.refusals.add(
                 process,
                 f"uses the terminal {one_line(path, _SHOWN)} from outside the pod, which cannot be captured",
-                "run it without a terminal",
+                "run it without a terminal (srun gives one with --pty and --unbuffered)",
             )
             return True
         if stat.S_ISCHR(one.status.st_mode) and number in _DEVICES:
