@@ -85,10 +85,14 @@ class Capture:
 
 @dataclass(frozen=True)
 class Restore:
-    """How often a restore is tried, and the way out of a restored pod's network (pasta; empty: none)."""
+    """How often a restore is tried, and the way out of a restored pod's network (pasta; empty: none).
+
+    patience: seconds until all steps of a restored script must have started again.
+    """
 
     attempts: int = 3
     pasta: str = "pasta"
+    patience: float = 300.0
 
 
 @dataclass(frozen=True)
@@ -227,6 +231,7 @@ def _restore(table: _Table) -> Restore:
     section = Restore(
         attempts=table.whole("attempts", default.attempts, 0, 100),
         pasta=table.program("pasta", default.pasta, empty_is="no way out"),
+        patience=table.seconds("patience", default.patience, 1, 7 * DAY),
     )
     table.done()
     return section

@@ -14,6 +14,7 @@ from pathlib import Path
 from slurmckpt import __version__
 from slurmckpt.capture import criu
 from slurmckpt.coordinator import group, node, schedule
+from slurmckpt.coordinator.choice import Skipped, Unsettled
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
 from slurmckpt.coordinator.step import Step, StepNumbers
@@ -25,6 +26,10 @@ from slurmckpt.store.manifest import Manifest
 from slurmckpt.units import format_bytes, format_seconds
 
 log = logging.getLogger(__name__)
+
+# An srun that comes or goes takes a moment.
+_TRIES = 20
+_RETRY_SECONDS = 0.1
 
 
 class Checkpointer:
@@ -61,7 +66,7 @@ class Checkpointer:
             if any(step.running for step in self._steps.values()):
                 try:
                     await self.take()
-                except (group.Skipped, lease.LeaseLost):
+                except (Skipped, lease.LeaseLost):
                     pass  # reported by take()
                 except Exception:  # a fault of ours in one checkpoint must not cost the job those after it
                     log.exception("job %d: no checkpoint", incarnation.spec.job.job_id)
@@ -69,7 +74,7 @@ class Checkpointer:
     async def take(self) -> Manifest:
         """Take one now.
 
-        Raises group.Skipped with the reason when none is taken, lease.LeaseLost when a newer incarnation runs.
+        Raises Skipped with the reason when none is taken, lease.LeaseLost when a newer incarnation runs.
         """
         async with self._one_at_a_time:
             try:
@@ -78,18 +83,22 @@ class Checkpointer:
             except lease.LeaseLost as error:
                 await self._lost(str(error))
                 raise
-            except group.Skipped as error:
+            except Skipped as error:
                 await self._report(str(error))
                 raise
             except (SlurmckptError, OSError) as error:
                 await self._report(str(error))
-                raise group.Skipped(str(error)) from error
+                raise Skipped(str(error)) from error
 
     async def _take(self) -> Manifest:
         incarnation = self._incarnation
         seq = await incarnation.files.run(incarnation.store.next_seq)
-        captured = await group.capture(list(self._steps.values()), seq, self._tools(), incarnation.files)
+        captured = await self._capture(seq)
         self._cost = captured.freeze_seconds
+        if captured.without_script:
+            await self._say_once(
+                f"the batch script is not captured and will run again from its top: {captured.without_script}"
+            )
         try:
             began = time.monotonic()
             manifest = await self._publish(captured.directory, await self._manifest(seq, captured))
@@ -115,6 +124,21 @@ class Checkpointer:
         await self._note_feature()
         return manifest
 
+    async def _capture(self, seq: int) -> group.Captured:
+        """Again a little later while an srun or a step comes or goes: one that begins needs the lock in between."""
+        incarnation = self._incarnation
+        for left in reversed(range(_TRIES)):
+            try:
+                async with incarnation.starting:
+                    return await group.capture(
+                        list(self._steps.values()), incarnation.script, seq, self._tools(), incarnation.files
+                    )
+            except Unsettled:
+                if not left:
+                    raise
+            await asyncio.sleep(_RETRY_SECONDS)
+        raise AssertionError("there is at least one try")
+
     def _tools(self) -> group.Tools:
         incarnation, settings = self._incarnation, self._incarnation.settings
         return group.Tools(
@@ -130,7 +154,11 @@ class Checkpointer:
     async def _manifest(self, seq: int, captured: group.Captured) -> Manifest:
         incarnation = self._incarnation
         spec = incarnation.spec
-        fingerprint = await incarnation.files.run(node.job_fingerprint, incarnation.node, spec, captured.processes)
+        script = captured.script
+        mounted = {script.surroundings.program: script.stand_in} if script is not None else {}
+        fingerprint = await incarnation.files.run(
+            node.job_fingerprint, incarnation.node, spec, captured.processes, mounted
+        )
         return Manifest(
             product_version=__version__,
             cluster=spec.job.cluster,
@@ -144,12 +172,12 @@ class Checkpointer:
             interval=str(spec.interval(incarnation.settings)),
             freeze_seconds=captured.freeze_seconds,
             steps=captured.steps,
-            finished_steps=list(incarnation.finished),
             outputs=captured.outputs,
             fingerprint=fingerprint,
             node_feature=incarnation.node.feature,
             attempt=spec.restart_count,
             steps_started=self._numbers.started,
+            launches_started=script.numbered if script is not None else 0,
         )
 
     async def _publish(self, directory: Path, manifest: Manifest) -> Manifest:
@@ -192,6 +220,13 @@ class Checkpointer:
             self._feature_noted = True
         except SlurmckptError as error:
             log.warning("job %d: the node feature cannot be noted: %s", job_id, error)
+
+    async def _say_once(self, text: str) -> None:
+        """In the job's output and its record, when it is new."""
+        if not self._notices.knows(text):
+            with contextlib.suppress(SlurmckptError, OSError):
+                await self._incarnation.journal.event(text)
+        await self._notices.to_running(self._steps.values(), text)
 
     async def _report(self, reason: str) -> None:
         """Say once in the job's output, and always in log and record, why there is no checkpoint."""

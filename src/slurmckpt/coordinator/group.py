@@ -21,13 +21,18 @@ from pathlib import Path
 from slurmckpt.capture import criu
 from slurmckpt.capture.drain import DrainResult, drain
 from slurmckpt.capture.preflight import PodScan, scan
-from slurmckpt.capture.processes import pid_on_node
-from slurmckpt.coordinator import held, launchers, outputs, shm
+from slurmckpt.capture.processes import pid_on_node, pod_processes
+from slurmckpt.coordinator import held, outputs, shm
+from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled, choose, without_script
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
 from slurmckpt.coordinator.network import reachable
 from slurmckpt.coordinator.pod import Pod
+from slurmckpt.coordinator.script import inputs as script_inputs
+from slurmckpt.coordinator.script import saved, stand_ins
+from slurmckpt.coordinator.script.script import Script
+from slurmckpt.coordinator.script.stand_ins import StandIn, Underway
 from slurmckpt.coordinator.step import Step
-from slurmckpt.coordinator.streams import OutputHolder, readable
+from slurmckpt.coordinator.streams import OutputHolder, files_written_by, readable
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.manifest import Connection, OpenFile, OutputFile, StepImage, TaskImage
@@ -36,16 +41,6 @@ from slurmckpt.units import format_bytes
 log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS = 10.0
-_TRIES = 20
-_RETRY_SECONDS = 0.1
-
-
-class Skipped(SlurmckptError):
-    """This group checkpoint is not taken: the message says why. The ranks run on, the previous checkpoint stays."""
-
-
-class Unsettled(Skipped):
-    """Not at this moment, but soon."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,8 @@ class Participant:
 class Captured:
     """A cut in staging. steps and outputs go into the manifest.
 
-    processes: pids on this node, for the engine's fingerprint. taken: seconds since 1970.
+    processes: pids on this node, for the engine's fingerprint. taken: seconds since 1970. script: when it is part of it
+    with its sruns; it may have ended by now. without_script: why the batch script, which runs, is not part of it.
     """
 
     directory: Path
@@ -86,64 +82,40 @@ class Captured:
     taken: float = 0.0
     freeze_seconds: float = 0.0
     capture_seconds: float = 0.0
+    script: Script | None = None
+    without_script: str = ""
 
 
-def choose(steps: Sequence[Step]) -> list[Step]:
-    """The steps that take part.
+async def capture(
+    job_steps: Sequence[Step], script: Script | None, seq: int, tools: Tools, files: UserFiles
+) -> Captured:
+    """Take one cut of the running steps of a job into staging. script: of the running batch task.
 
-    A batch script that waits in srun cannot be captured (srun is bound to Slurm's daemons): its running steps are, and
-    the script will run again from its top. Without a running srun the script's own pod is the job. A step whose output
-    or input another process handles could not be restored beside a script that runs again, so it is not frozen for it.
-    Raises Skipped when that leaves none.
+    Raises Skipped: staging is clean and all ranks run. Unsettled when it may be tried again at once.
     """
-    batch = next((step for step in steps if step.name == "batch" and step.running), None)
-    others = [step for step in steps if step.name != "batch" and step.running]
-    waiting = batch is not None and batch.pod is not None and bool(launchers.find(batch.pod))
-    if batch is not None and not (waiting and others):
-        if waiting:
-            raise Unsettled("an srun of the script is just starting or ending")
-        return [batch]
-    free = [step for step in others if not step.connected]
-    if len({step.argv_digest for step in free}) < len(free):
-        raise Skipped("several steps run the same command at once and could be taken for each other at a restore")
-    if others and not free:
-        raise Skipped(
-            f"step {others[0].name} could not be restored: another process reads its output or feeds its input"
-            " (a pipe, a file as stdin, or $(...) around srun); let srun write to a file instead"
-        )
-    return free
-
-
-async def capture(job_steps: Sequence[Step], seq: int, tools: Tools, files: UserFiles) -> Captured:
-    """Take one cut of the running steps of a job into staging. Raises Skipped: staging is clean and all ranks run."""
     began = time.monotonic()
-    chosen = await _choose_soon(job_steps)
     directory = tools.staging / str(seq)
-    participants = [
-        Participant(step, step.pod, directory / step.name / "images") for step in chosen if step.pod is not None
-    ]
-    if not participants:
-        raise Skipped("no task of this job runs in a pod")
     holders: list[OutputHolder] = []
     try:
-        await _prepare(participants, directory, tools)
-        batch = next((step for step in job_steps if step.name == "batch"), None)
-        carriers = [participant.step.carrier for participant in participants if participant.step.carrier]
-        carriers += [shim for participant in participants for shim in participant.step.streams.shims]
-        # Dups: a step that ends while its output is saved closes its own.
-        for step in {id(step): step for step in (*chosen, batch) if step}.values():
-            holders += [holder.dup() for holder in step.streams.files]
-        if batch is not None and batch not in chosen and batch.pod is not None and batch.pod.running:
-            for launcher in await asyncio.to_thread(launchers.find, batch.pod):
-                carriers.append(launcher.pid)
-                holders += launcher.outputs()
-        cut = _Cut(participants, carriers, holders, directory, tools)
+        choice = await _choose(job_steps, script)
+        participants = [
+            Participant(step, step.pod, directory / step.name / "images")
+            for step in choice.steps
+            if step.pod is not None
+        ]
+        await _prepare(participants, choice, directory, tools)
+        holders += _holders(job_steps, choice)
+        cut = _Cut(participants, choice, holders, directory, tools)
         captured = await cut.take()
         captured.outputs = await outputs.save(cut.measured, directory, files, tools.max_output)
         captured.capture_seconds = time.monotonic() - began
+        captured.script = choice.script
+        captured.without_script = choice.without_script
         return captured
     except BaseException as error:
         shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(error, Underway):
+            raise Unsettled(str(error)) from error
         if isinstance(error, (SlurmckptError, OSError)) and not isinstance(error, Skipped):
             raise Skipped(str(error)) from error
         raise
@@ -152,22 +124,34 @@ async def capture(job_steps: Sequence[Step], seq: int, tools: Tools, files: User
             holder.close()
 
 
-async def _choose_soon(steps: Sequence[Step]) -> list[Step]:
-    """choose(), again a little later while an srun is just coming or going."""
-    for _ in range(_TRIES):
-        with contextlib.suppress(Unsettled):
-            return await asyncio.to_thread(choose, steps)
-        await asyncio.sleep(_RETRY_SECONDS)
-    return await asyncio.to_thread(choose, steps)
+async def _choose(steps: Sequence[Step], script: Script | None) -> Choice:
+    """Who takes part, after a look at whether the script can."""
+    choice = choose(steps, script)
+    batch = choice.steps[0]
+    if choice.script is not None and len(choice.steps) > 1 and batch.pod is not None:
+        found = await asyncio.to_thread(_scan, batch, batch.pod, choice)
+        if found.refusals:
+            return without_script(steps, found.refusals[0])
+    return choice
 
 
-async def _prepare(participants: Sequence[Participant], directory: Path, tools: Tools) -> None:
+def _holders(steps: Sequence[Step], choice: Choice) -> list[OutputHolder]:
+    """Everything through which output files are written. Dups: a step that ends meanwhile closes its own."""
+    writers = [step for step in steps if step.name == "batch" or step in choice.steps]
+    holders = [holder.dup() for step in writers for holder in step.streams.files]
+    for launch in choice.launches:
+        if launch.step:
+            holders += files_written_by(launch.pid, f"srun/{launch.step}")
+    return holders
+
+
+async def _prepare(participants: Sequence[Participant], choice: Choice, directory: Path, tools: Tools) -> None:
     """Everything that can be refused is refused here, before any rank is stopped."""
     shutil.rmtree(directory, ignore_errors=True)
     needed = await asyncio.to_thread(shm.size, tools.shm)
     for participant in participants:
         participant.images.mkdir(mode=0o700, parents=True)
-        found = await asyncio.to_thread(_scan, participant)
+        found = await asyncio.to_thread(_scan, participant.step, participant.pod, choice)
         if found.refusals:
             raise Skipped("; ".join(found.refusals[:3]))
         _check_owners(found, participant.pod.uid)
@@ -186,14 +170,17 @@ class _Cut:
     def __init__(
         self,
         participants: Sequence[Participant],
-        carriers: Sequence[int],
+        choice: Choice,
         holders: Sequence[OutputHolder],
         directory: Path,
         tools: Tools,
     ) -> None:
         self.participants = participants
         self.measured: list[tuple[OutputFile, OutputHolder]] = []
-        self._carriers = carriers
+        self._choice = choice
+        self._waiting: list[StandIn] = []
+        self._input: dict[int, bytes] = {}
+        self._saved = saved.Saved()
         self._holders = holders
         self._directory = directory
         self._tools = tools
@@ -216,6 +203,9 @@ class _Cut:
         own = [failure for failure in failures if not isinstance(failure, CutAborted)]
         if failures:
             raise (own or failures)[0]
+        self._saved = await asyncio.to_thread(
+            saved.save, self._choice.script, self._waiting, self._input, self._directory / "batch"
+        )
         return Captured(
             directory=self._directory,
             steps=[self._image(each) for each in self.participants],
@@ -261,14 +251,28 @@ class _Cut:
             name = participant.step.name
             await participant.pod.sync()
             if not participant.pod.running:
-                raise Skipped(f"the tasks of step {name} have ended")
-            if name == "batch" and launchers.find(participant.pod):
-                raise Skipped("the script has just started an srun, which cannot be captured")
+                raise Unsettled(f"the tasks of step {name} have ended")
             # Now, as a task may end as soon as it runs again.
             participant.tasks = _task_images(participant.pod)
             if any(not task.pid and not task.exited for task in participant.tasks):
-                raise Skipped(f"not all tasks of step {name} have started yet")
+                raise Unsettled(f"not all tasks of step {name} have started yet")
+        if self._choice.script is not None:
+            await self._find_stand_ins(self._choice.script)
         self._measuring = asyncio.create_task(self._measure())
+        if any(launch.is_fed or launch.pipes_inside for launch in self._choice.launches):
+            # What is under way flows into pipes that are dumped: it must have arrived before.
+            await asyncio.shield(self._measuring)
+
+    async def _find_stand_ins(self, script: Script) -> None:
+        batch = self.participants[0].pod
+        processes = await asyncio.to_thread(pod_processes, batch.init_pid)
+        self._waiting = await asyncio.to_thread(stand_ins.find, script, processes)
+        # The same question as before the freeze: nothing may have begun or ended meanwhile.
+        steps = self._choice.steps[1:]
+        brought = sum(bool(launch.step or launch.outside) for launch in script.running())
+        ended = any(one.status != one.launch.status for one in self._waiting)
+        if ended or brought != len(steps) or not all(step.running for step in steps):
+            raise Unsettled("a step is just starting or ending")
 
     async def _all_written(self) -> None:
         assert self._measuring is not None
@@ -278,19 +282,49 @@ class _Cut:
     async def _measure(self) -> None:
         for participant in self.participants:
             # Only what must be exact is taken from this look; whether all can be dumped is CRIU's to say now.
-            participant.scan = await asyncio.to_thread(_scan, participant)
+            participant.scan = await asyncio.to_thread(_scan, participant.step, participant.pod, self._choice)
             _check_owners(participant.scan, participant.pod.uid)
-        with contextlib.ExitStack() as stack:
-            streams = [each.step.streams for each in self.participants]
-            pipes = [pipe for each in streams for pipe in stack.enter_context(readable(each.pipes))]
-            inputs = [pipe for each in streams for pipe in stack.enter_context(readable(each.inputs))]
-            # Tasks that write to files alone have nothing on its way.
-            drained = await drain(pipes, self._carriers, _DRAIN_SECONDS, inputs) if pipes else DrainResult(True)
-        if not drained.ok:
-            raise Skipped(f"output on its way did not settle: {drained.reason}")
-        self.measured = outputs.measure(self._holders)
+        await self._drain()
+        self.measured = outputs.measure(self._own_holders())
         for participant in self.participants:
             participant.tasks = [_with_held(task, participant.step) for task in participant.tasks]
+
+    async def _drain(self) -> None:
+        """Wait until output has arrived; and what sruns have read ahead, in the pipes of their tasks."""
+        launches = self._choice.launches
+        streams = [each.step.streams for each in self.participants]
+        carriers = [each.step.carrier for each in self.participants if each.step.carrier]
+        carriers += [shim for each in streams for shim in each.shims]
+        carriers += [launch.pid for launch in launches]
+        with contextlib.ExitStack() as stack:
+            pipes = [pipe for each in streams for pipe in stack.enter_context(readable(each.pipes))]
+            inputs = [pipe for each in streams for pipe in stack.enter_context(readable(each.inputs))]
+            inside = {one.launch.number: stack.enter_context(stand_ins.pipes(one)) for one in self._waiting}
+            fed = [launch for launch in launches if launch.is_fed]
+            script_inputs.make_room([*inputs, *(pipe for each in inside.values() for pipe in each.values())])
+            sources = [inside[launch.number][0] for launch in fed if 0 in inside.get(launch.number, {})]
+            if fed:
+                # Input counts as well: all of it must come to rest where it can be found.
+                drained = await drain([*pipes, *sources], carriers, _DRAIN_SECONDS)
+            elif pipes or any(each for each in inside.values()):
+                drained = await drain(pipes, carriers, _DRAIN_SECONDS, inputs)
+            else:
+                drained = DrainResult(True)  # tasks that write to files alone have nothing on its way
+            if not drained.ok:
+                raise Skipped(f"output on its way did not settle: {drained.reason}")
+            for each in self.participants[1:]:
+                launch = each.step.launch
+                if launch is not None and launch.is_fed:
+                    with readable(each.step.streams.inputs) as own:
+                        self._input[launch.number] = _common(own, each.step)
+
+    def _own_holders(self) -> list[OutputHolder]:
+        """The holders without those of sruns for files that the script has open as well: CRIU brings these back."""
+        if self._choice.script is None:
+            return list(self._holders)
+        scan = self.participants[0].scan
+        known = {(file.device, file.inode) for file in scan.open_files} if scan is not None else set()
+        return [one for one in self._holders if not (one.name.startswith("srun/") and one.identity in known)]
 
     def _image(self, participant: Participant) -> StepImage:
         step, pod, found = participant.step, participant.pod, participant.scan
@@ -319,6 +353,9 @@ class _Cut:
             criu_version=self._tools.installation.version,
             shm=self._shm,
             hostname=os.uname().nodename,
+            command=step.command,
+            launches=self._saved.launches if step.name == "batch" else [],
+            environment=self._saved.environment if step.name == "batch" else None,
             script_path=step.script_file.path,
             script_digest=step.script_file.digest,
         )
@@ -358,12 +395,21 @@ def _check_owners(found: PodScan, uid: int) -> None:
                 raise Skipped(f"{process} has rights or secrets that its user may not see (a set-user-id program?)")
 
 
-def _scan(participant: Participant) -> PodScan:
-    pod = participant.pod
+def _common(pipes: Sequence[int], step: Step) -> bytes:
+    """What every task of the step still finds in its standard input. Raises Skipped when they differ."""
+    found = script_inputs.common_content(pipes)
+    if found is None:
+        raise Skipped(f"the tasks of step {step.name} have read different amounts of their common standard input")
+    return found
+
+
+def _scan(step: Step, pod: Pod, choice: Choice) -> PodScan:
     known = {key for task in pod.tasks.values() for key in task.keys.values()} | {pod.status_key}
+    if choice.script is not None and step.name == "batch":
+        known |= {key for launch in choice.script.launches.values() for key in (launch.signal_key, launch.status_key)}
     leader = pid_on_node(pod.init_pid, pod.leader_pid)
     if leader is None:
-        raise Skipped(f"the tasks of step {participant.step.name} have ended")
+        raise Skipped(f"the tasks of step {step.name} have ended")
     return scan(pod.init_pid, leader, known)
 
 

@@ -12,21 +12,23 @@ from slurmckpt.config import Settings
 from slurmckpt.coordinator import node, staging
 from slurmckpt.coordinator.journal import Journal
 from slurmckpt.coordinator.plan import Plan, Planner
+from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.store import lease
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.layout import JobStore
-from slurmckpt.store.manifest import FinishedStep, Manifest
+from slurmckpt.store.manifest import Manifest
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Incarnation:
-    """epoch: number of this incarnation. plan: the checkpoint it goes on from. finished: steps that have ended.
+    """epoch: number of this incarnation. plan: the checkpoint it goes on from.
 
-    cold_start: why there is no plan although the job ran before.
+    cold_start: why there is no plan although the job ran before. script: the running batch task, where its sruns have a
+    stand-in. starting: held while a step is started, or while a cut is taken: a step that begins is in neither half.
     """
 
     spec: JobSpec
@@ -40,8 +42,9 @@ class Incarnation:
     staging: Path
     shm: Path
     plan: Plan | None = None
-    finished: list[FinishedStep] = field(default_factory=list)
     cold_start: str | None = None
+    script: Script | None = None
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def enter(self) -> Path:

@@ -12,11 +12,12 @@ from typing import Any
 from slurmckpt.config import Settings
 from slurmckpt.coordinator import incarnation, shm
 from slurmckpt.coordinator.checkpoints import Checkpointer
-from slurmckpt.coordinator.group import Skipped
+from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.runner import StepRunner, run_directly
+from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.coordinator.task import Hello
@@ -89,9 +90,27 @@ class Job:
             return None
         step = self.steps.get(hello.step_name)
         if step is None:
-            step = self.steps[hello.step_name] = Step.of(hello, self._numbers.name(hello))
+            step = self.steps[hello.step_name] = self._new_step(hello)
             self._work(self._run(step))
         return None if step.closed else step
+
+    def runs_outside(self, hello: Hello) -> None:
+        """A task that its user wants unwrapped: while it runs, its script cannot be captured."""
+        launch = self._launch_of(hello)
+        if launch is not None:
+            launch.outside = "a step of it runs with --checkpoint-interval=off"
+
+    def _new_step(self, hello: Hello) -> Step:
+        launch = self._launch_of(hello)
+        # One that is restored has its name from the checkpoint.
+        name = launch.step if launch is not None and launch.step else self._numbers.name(hello)
+        if launch is not None:
+            launch.step = name
+        return Step.of(hello, name, launch)
+
+    def _launch_of(self, hello: Hello) -> Launch | None:
+        script = self._incarnation.script if self._incarnation is not None else None
+        return script.bind(hello) if script is not None else None
 
     async def checkpoint(self) -> Manifest:
         """Take a group checkpoint now. Raises Skipped with the reason when none is taken."""
@@ -111,6 +130,8 @@ class Job:
             work.cancel()
         await asyncio.gather(*working, return_exceptions=True)
         await self._end_pods()
+        if self._runner is not None:
+            await self._runner.close_script()
         if self._incarnation is not None:
             shutil.rmtree(self._incarnation.staging, ignore_errors=True)
         with contextlib.suppress(shm.ShmError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,13 +48,20 @@ async def examine(settings: Settings) -> Node:
     return Node(installation, key, fingerprint, node_feature(fingerprint, settings.fingerprint.rules))
 
 
-def job_fingerprint(node: Node, spec: JobSpec, pids: Iterable[int]) -> Fingerprint:
+def job_fingerprint(
+    node: Node, spec: JobSpec, pids: Iterable[int], mounted: Mapping[Path, Path] | None = None
+) -> Fingerprint:
     """The node's fingerprint, that of what the ranks have mapped, and that of their model.
 
-    Reads files that the user chose: to be called with the user's file-system identity.
+    mounted: what is mounted over other files in the pod: such a file's path to where it lies on every node. Reads files
+    that the user chose: to be called with the user's file-system identity.
     """
     ranks = list(pids)
-    return dict(node.fingerprint) | engine.engine(ranks) | model.model(ranks, spec.options.model)
+    mapped = engine.engine(ranks)
+    for seen, real in (mounted or {}).items():
+        if (content := mapped.pop(engine.build_id_key(seen), None)) is not None:
+            mapped[engine.build_id_key(real)] = content
+    return dict(node.fingerprint) | mapped | model.model(ranks, spec.options.model)
 
 
 def differences(node: Node, settings: Settings, spec: JobSpec, recorded: Fingerprint) -> str:

@@ -19,6 +19,10 @@ class Notices:
         self._waiting: list[str] = []
         self._said: set[str] = set()
 
+    def knows(self, text: str) -> bool:
+        """Whether this has been said, or waits to be."""
+        return text in self._said
+
     def later(self, text: str) -> None:
         """For the next task that starts."""
         if text not in self._said:

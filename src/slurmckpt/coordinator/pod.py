@@ -53,7 +53,10 @@ class PodSettings:
 
 @dataclass
 class Pod:
-    """The namespaces in which the tasks of one step run on this node. at_end: what to do when they are gone."""
+    """The namespaces in which the tasks of one step run on this node. at_end: what to do when they are gone.
+
+    binds: what is mounted where in its mount namespace, in order.
+    """
 
     step: str
     uid: int
@@ -69,6 +72,7 @@ class Pod:
     tasks: dict[int, TaskState] = field(default_factory=dict)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     at_end: list[Callable[[], None]] = field(default_factory=list)
+    binds: Sequence[tuple[Path, Path]] = ()
     _channel: Channel | None = None
     _answers: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     _reader: asyncio.Task[None] | None = None
@@ -97,6 +101,8 @@ class Pod:
         for path in self.cgroups:
             command += ["--cgroup", str(path)]
         command += ["--shm", str(self.settings.shm), "--net", str(network)]
+        for source, target in self.binds:
+            command += ["--bind", f"{source}:{target}"]
         process = None
         try:
             process = await asyncio.create_subprocess_exec(

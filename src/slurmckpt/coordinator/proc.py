@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 
 
@@ -19,6 +21,19 @@ def parent_of(pid: int) -> int:
         return int(_stat(pid)[1])
     except OSError:
         return 0
+
+
+async def ended(pid: int) -> None:
+    """Return when process `pid` has ended. Raises OSError when there is none."""
+    pidfd = os.pidfd_open(pid)
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    loop.add_reader(pidfd, over.set)
+    try:
+        await over.wait()
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
 
 
 def _stat(pid: int) -> list[str]:

@@ -7,8 +7,8 @@ import contextlib
 import logging
 import os
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt.capture import criu, fileimages, reopened
@@ -38,12 +38,27 @@ class Restorer:
     pasta: str
 
 
+@dataclass(frozen=True)
+class Stand:
+    """A pod that does not come back alone. inherit: more descriptors by CRIU's keys.
+
+    wait: returns when the ranks may run; what it raises ends the restore. The pod stands still meanwhile.
+    """
+
+    wait: Callable[[Pod], Awaitable[None]]
+    inherit: Mapping[str, int] = field(default_factory=dict)
+
+
 def mismatch(image: StepImage, step: Step) -> str:
     """Why this step is not the one in the image, or an empty text."""
     if image.ntasks != step.ntasks:
         return f"step {step.name} had {image.ntasks} tasks on its node and has {step.ntasks} now"
     if image.argv_digest != step.argv_digest:
-        return f"step {step.name} ran another command, or in another directory, than {step.command!r}"
+        return (
+            f"step {step.name} is {step.command!r} now, and was {image.command!r}"
+            if step.command != image.command
+            else f"step {step.name} ran in another directory, or with other arguments, than now: {step.command!r}"
+        )
     if image.script_digest != step.script_file.digest:
         return "the batch script is not the one that ran at the checkpoint"
     return ""
@@ -57,13 +72,15 @@ async def restore(
     tasks: Sequence[Task],
     pod: Pod,
     holders: Sequence[OutputHolder],
+    stand: Stand | None = None,
 ) -> list[str]:
     """Restore `step` into `pod`, which is not built yet. Raises SlurmckptError or OSError; the caller destroys the pod.
 
     Gives what is worth knowing of a restore that went well: one sentence each, mostly none.
 
     holders: descriptors of this incarnation through which the job's output is written. Files are brought to the
-    boundary only when everything else stands, as what lies behind the boundary in them is lost then.
+    boundary only when everything else stands, as what lies behind the boundary in them is lost then. stand: what else
+    must be so before the ranks run.
     """
     directory = plan.directory / image.directory
     inherit = _inherit(image, tasks)
@@ -71,6 +88,8 @@ async def restore(
     await network.build(tasks[0].shim_pid)
     inherit[image.status_pipe] = pod.status_pipe
     _name_by_path(inherit, plan.manifest.outputs, image)
+    if stand is not None:
+        inherit |= stand.inherit
     if image.script_path != step.script_file.path:
         await _move_script(directory / "images", image.script_path, step.script_file.path)
     await _truncate(pod, image.open_files, restorer.files)
@@ -96,6 +115,8 @@ async def restore(
     async def restored() -> None:
         await _check_rights(pod, image.leader_pid, given, restorer.files)
         await network.open()
+        if stand is not None:
+            await stand.wait(pod)
         alive = [(0 if saved.exited else saved.pid, by_index[saved.index]) for saved in image.tasks]
         await pod.adopt(image.leader_pid, alive)
 

@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-from slurmckpt.coordinator import launchers, outputs, restoring, scriptfile, shm, trust
+from slurmckpt.coordinator import outputs, restoring, scriptfile, shm, trust
+from slurmckpt.coordinator import payload as payloads
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices, say
 from slurmckpt.coordinator.plan import Plan
 from slurmckpt.coordinator.pod import Pod, PodSettings
+from slurmckpt.coordinator.returning import Returning
+from slurmckpt.coordinator.script import restart, saved
+from slurmckpt.coordinator.script.desk import Desk
+from slurmckpt.coordinator.script.launch import Launch
+from slurmckpt.coordinator.script.script import prepare
 from slurmckpt.coordinator.step import Step, StepNumbers
-from slurmckpt.coordinator.streams import OutputHolder
+from slurmckpt.coordinator.streams import OutputHolder, files_written_by
 from slurmckpt.coordinator.task import Task
-from slurmckpt.errors import SlurmckptError
-from slurmckpt.store.manifest import FinishedStep, OutputFile, StepImage
+from slurmckpt.errors import Refused, SlurmckptError
+from slurmckpt.store.manifest import OutputFile, StepImage
 from slurmckpt.units import format_seconds
 
 log = logging.getLogger(__name__)
@@ -33,12 +41,13 @@ class StepRunner:
         self._steps = steps
         self._notices = notices
         self._numbers = numbers
-        # One step at a time chooses its checkpoint and puts files back.
-        self._starting = asyncio.Lock()
+        self._returning: Returning | None = None
+        self._desk: Desk | None = None
 
     async def run(self, step: Step, tasks: Sequence[Task]) -> None:
         """From the tasks' arrival to the end of their pod."""
         incarnation = self._incarnation
+        returning = self._returning if self._returning and step.name in self._returning.missing else None
         try:
             if step.nnodes > 1:
                 raise trust.Unwrappable(f"step {step.name} runs on {step.nnodes} nodes")
@@ -47,13 +56,30 @@ class StepRunner:
                 step.streams.keep(step.name, task)
             if step.name == "batch":
                 step.script_file = await incarnation.files.run(scriptfile.read, tasks[0].program)
-            async with self._starting:
-                await self._start(step, tasks, groups[0])
+            if returning is not None:
+                await self._come_back(returning, step, tasks, groups[0])
+            else:
+                async with incarnation.starting:
+                    if step.launch is not None and step.launch.killed:
+                        # Left over from a restore that failed: what has started instead brings a step of its own.
+                        await end_tasks(step, tasks)
+                        return
+                    await self._start(step, tasks, groups[0])
         except Exception as error:  # the shims wait for an answer: whatever it is, they must get one
             if not isinstance(error, (SlurmckptError, OSError)):
                 log.exception("step %s", step.name)
-            log.warning("step %s runs unwrapped: %s", step.name, error)
             await self._abandon_pod(step)
+            if step.name == "batch":
+                await self.close_script()
+            if returning is not None:
+                # It must not run on its own beside a script that comes back from elsewhere.
+                log.warning("step %s does not come back: %s", step.name, error)
+                returning.fail(f"step {step.name}: {error}")
+                await end_tasks(step, tasks)
+                return
+            log.warning("step %s runs unwrapped: %s", step.name, error)
+            if step.launch is not None:
+                step.launch.outside = f"step {step.name} runs without checkpoints: {error}"
             await say(tasks, f"no checkpoints for step {step.name}: {error}")
             await run_directly(step, tasks)
             return
@@ -64,11 +90,16 @@ class StepRunner:
         incarnation = self._incarnation
         await self._leave_out_when_connected(step)
         while (plan := incarnation.plan) is not None and (image := plan.image(step.name)) is not None:
+            if step.name != "batch" and not plan.runs_script_again:
+                break  # it comes back beside its script or not at all, and this script has begun anew
             untouched = len(plan.open_steps) == len(plan.manifest.steps)
-            plan.open_steps.discard(step.name)
-            reason = restoring.mismatch(image, step) or await self._try_restore(plan, image, step, tasks, groups)
+            if image.launches:
+                reason = await self._come_back_with_steps(plan, image, step, tasks, groups)
+            else:
+                reason = restoring.mismatch(image, step) or await self._try_restore(plan, image, step, tasks, groups)
             if not reason:
                 return
+            plan.open_steps.discard(step.name)
             incarnation.planner.refuse(plan.manifest.seq, reason)
             if untouched and len(incarnation.planner.refused) < incarnation.settings.restore.attempts:
                 await incarnation.advance()
@@ -80,11 +111,110 @@ class StepRunner:
             self._notices.later(f"cold start: {incarnation.cold_start}")
         await self._notices.to_starting(tasks)
         pod = self._new_pod(step, groups)
+        if step.name == "batch":
+            await self._open_script(pod, tasks[0], None)
         await pod.build(tasks[0].shim_pid, "keep")
         step.pod = pod
-        step.connected = await asyncio.to_thread(self._is_connected, step)
         await pod.start(tasks)
         pod.close_status_pipe()
+
+    async def _come_back_with_steps(
+        self, plan: Plan, image: StepImage, step: Step, tasks: Sequence[Task], groups: Sequence[int]
+    ) -> str:
+        """Restore the batch script together with the steps that it waits for; or the reason why it cannot be."""
+        reason = restoring.mismatch(image, step)
+        if reason:
+            return reason
+        waited_for = {launch.step for launch in image.launches if launch.step and launch.status is None}
+        returning = Returning(plan, waited_for, self._incarnation.settings.restore.patience)
+        pipes = restart.new_pipes(image)
+        watchers: list[asyncio.Task[None]] = []
+
+        async def stand(pod: Pod) -> None:
+            script = self._incarnation.script
+            if script is None:
+                raise Refused("this node has no srun that a stand-in may take the place of")
+            script.numbered = plan.manifest.launches_started
+            directory = plan.directory / image.directory
+            for launch in await restart.restart(script, image, directory, pod.init_pid, pipes):
+                if launch.step:
+                    watchers.append(asyncio.create_task(_watch(launch, returning)))
+            await returning.stand()
+
+        self._returning = returning
+        try:
+            more = restoring.Stand(stand, restart.inherited(image, pipes))
+            reason = await self._try_restore(plan, image, step, tasks, groups, more)
+            if reason:
+                returning.fail(reason)
+                await self._let_steps_end(waited_for)
+        finally:
+            self._returning = None
+            for watcher in watchers:
+                watcher.cancel()
+            for each in pipes.values():
+                each.close()
+        return reason
+
+    async def _come_back(self, returning: Returning, step: Step, tasks: Sequence[Task], groups: Sequence[int]) -> None:
+        """Restore a step beside its script. Raises Refused when it cannot be."""
+        plan = returning.plan
+        image = plan.image(step.name)
+        if image is None:
+            raise Refused("it is not in the checkpoint")
+
+        async def stand(_: Pod) -> None:
+            returning.missing.discard(step.name)
+            await returning.stand()
+
+        reason = restoring.mismatch(image, step)
+        reason = reason or await self._try_restore(plan, image, step, tasks, groups, restoring.Stand(stand))
+        if reason:
+            raise Refused(reason)
+
+    async def _let_steps_end(self, names: Iterable[str]) -> None:
+        """Wait until the steps of a failed restore have left: what starts instead needs their place."""
+        for step in [step for step in self._steps.values() if step.name in names]:
+            await step.left()
+
+    async def _open_script(self, pod: Pod, task: Task, image: tuple[StepImage, Path] | None) -> None:
+        """Let the pod of the batch script have a stand-in for srun, where that can be.
+
+        image: what it is restored from, and where that lies.
+        """
+        await self.close_script()
+        incarnation, settings = self._incarnation, self._incarnation.settings
+        try:
+            then = await asyncio.to_thread(saved.load_environment, *image) if image is not None else None
+            script = await asyncio.to_thread(
+                prepare,
+                payloads.from_memfd(task.payload),
+                task.shim_pid,
+                (pod.uid, pod.gid, pod.groups),
+                settings.paths.libexec,
+                pod.settings.run,
+                then,
+            )
+            if script is None:
+                log.info("job %d: no srun in the PATH of its script", incarnation.spec.job.job_id)
+                return
+            self._desk = Desk(script, pod)
+        except (SlurmckptError, OSError) as error:
+            # The script runs all the same; it is not captured while it waits in srun.
+            log.warning("job %d: srun gets no stand-in: %s", incarnation.spec.job.job_id, error)
+            return
+        pod.binds = script.binds
+        incarnation.script = script
+
+    async def close_script(self) -> None:
+        """The batch pod is gone: nobody comes to the desk any more, and its sruns end."""
+        script, self._incarnation.script = self._incarnation.script, None
+        desk, self._desk = self._desk, None
+        # First: an srun that is just starting ends with its conversation.
+        if desk is not None:
+            await desk.close()
+        if script is not None:
+            await script.end()
 
     async def _leave_out_when_connected(self, step: Step) -> None:
         """A step that the script reads from or writes to is run again with the script, not restored beside it."""
@@ -92,14 +222,20 @@ class StepRunner:
         plan = incarnation.plan
         if plan is None or plan.image(step.name) is None or not plan.runs_script_again:
             return
-        if await asyncio.to_thread(self._is_connected, step):
+        if step.launch is None or step.launch.is_connected:
             plan.open_steps.discard(step.name)
             text = f"step {step.name} runs again and is not restored: the script reads its output or feeds its input"
             self._notices.later(text)
             await incarnation.journal.event(text)
 
     async def _try_restore(
-        self, plan: Plan, image: StepImage, step: Step, tasks: Sequence[Task], groups: Sequence[int]
+        self,
+        plan: Plan,
+        image: StepImage,
+        step: Step,
+        tasks: Sequence[Task],
+        groups: Sequence[int],
+        stand: restoring.Stand | None = None,
     ) -> str:
         """Restore a step; or the reason why it cannot be, and then nothing of the try is left."""
         incarnation = self._incarnation
@@ -119,11 +255,18 @@ class StepRunner:
         had_shm = plan.filled_shm
         undo, before = plan.directory / "undo" / step.name, list[OutputFile]()
         try:
-            before = await outputs.remember(holders, undo, incarnation.files)
-            notes = await restoring.restore(restorer, plan, image, step, tasks, pod, holders)
+            # The script's own files are undone by the restore of the script: it sees them before any step changes them.
+            known = {holder.identity for holder in own} if stand is not None else set()
+            changed = [holder for holder in holders if holder.identity not in known]
+            before = await outputs.remember(changed, undo, incarnation.files)
+            if step.name == "batch":
+                await self._open_script(pod, tasks[0], (image, plan.directory / image.directory))
+            notes = await restoring.restore(restorer, plan, image, step, tasks, pod, holders, stand)
         except (SlurmckptError, OSError) as error:
             pod.destroy()
             await pod.gone()
+            if step.name == "batch":
+                await self.close_script()
             # What starts instead must find the files as it would have without this try.
             with contextlib.suppress(SlurmckptError, OSError):
                 await outputs.put_back(before, holders, undo, incarnation.files)
@@ -139,15 +282,17 @@ class StepRunner:
             for holder in borrowed:
                 holder.close()
         step.pod = pod
-        step.connected = False
         step.restored_from = plan.manifest.seq
         if step.name == "batch":
             self._numbers.started = plan.manifest.steps_started
         seconds = time.monotonic() - began
         log.info("step %s is restored from #%d in %s", step.name, plan.manifest.seq, format_seconds(seconds))
+        plan.open_steps.discard(step.name)
         if not plan.open_steps:
             plan.discard()
-        await incarnation.journal.restored(plan.manifest, seconds, incarnation.planner.refused)
+        if stand is None or step.name == "batch":
+            # A script waits for its steps, so its time is that of all.
+            await incarnation.journal.restored(plan.manifest, seconds, incarnation.planner.refused)
         for note in notes:
             await incarnation.journal.event(f"step {step.name}: {note}")
         return ""
@@ -165,10 +310,9 @@ class StepRunner:
         await pod.ended.wait()
         await pod.gone()
         step.streams.close()
-        statuses = [task.status for task in pod.tasks.values() if task.status is not None]
-        status = max(statuses, default=0)
-        if len(statuses) == len(pod.tasks):
-            self._incarnation.finished.append(FinishedStep(step.name, step.argv_digest, status, not step.connected))
+        if step.name == "batch":
+            await self.close_script()
+        status = max((task.status for task in pod.tasks.values() if task.status is not None), default=0)
         await journal.step(step.name, step.ntasks, "ended", status)
         plan = self._incarnation.plan
         if step.name == "batch" and plan is not None and plan.open_steps:
@@ -182,18 +326,14 @@ class StepRunner:
         return Pod(step.name, incarnation.spec.job.uid, incarnation.spec.job.gid, groups, pods)
 
     def _launcher_outputs(self, step: Step) -> list[OutputHolder]:
-        batch = self._steps.get("batch")
-        if batch is None or batch is step or batch.pod is None or not batch.running:
-            return []
-        return [holder for launcher in launchers.find(batch.pod) for holder in launcher.outputs()]
+        return files_written_by(step.launch.pid, f"srun/{step.name}") if step.launch is not None else []
 
-    def _is_connected(self, step: Step) -> bool:
-        """Whether the script reads this step's output or feeds its input: then a repeated script must run it again."""
-        batch = self._steps.get("batch")
-        if batch is None or batch is step or batch.pod is None:
-            return True
-        found = launchers.find(batch.pod)
-        return not found or any(launcher.is_connected() for launcher in found)
+
+async def _watch(launch: Launch, returning: Returning) -> None:
+    """An srun that ends before its step stands will not bring it any more."""
+    await launch.ended.wait()
+    if launch.step in returning.missing:
+        returning.fail(f"srun ended before step {launch.step} had started again (wait status {launch.status})")
 
 
 async def run_directly(step: Step, tasks: Sequence[Task]) -> None:
@@ -202,3 +342,12 @@ async def run_directly(step: Step, tasks: Sequence[Task]) -> None:
     for task in tasks:
         with contextlib.suppress(ConnectionError):
             await task.run_directly()
+
+
+async def end_tasks(step: Step, tasks: Sequence[Task]) -> None:
+    """Their shims end as if the tasks had been killed."""
+    step.streams.close()
+    for task in tasks:
+        with contextlib.suppress(ConnectionError):
+            await task.channel.send("EXIT", [("status", int(signal.SIGKILL))])
+        task.close()

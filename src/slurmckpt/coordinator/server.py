@@ -11,7 +11,7 @@ import socket
 import struct
 from typing import Any
 
-from slurmckpt.coordinator.group import Skipped
+from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.job import Job
 from slurmckpt.coordinator.task import parse_hello, parse_start
 from slurmckpt.coordinator.wire import Channel, WireError
@@ -94,6 +94,9 @@ class Server:
             job = self._job.spec.job
             if (hello.job, hello.uid) != (job.job_id, job.uid):
                 raise WireError(f"a task of job {hello.job} of user id {hello.uid}")
+            if hello.off:
+                self._job.runs_outside(hello)
+                return
             step = self._job.step_of(hello)
             start = await channel.receive()
             if start is None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slurmckpt.coordinator.pod import Pod
-from slurmckpt.coordinator.proc import parent_of
+from slurmckpt.coordinator.proc import ended, parent_of
+from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.scriptfile import NONE, ScriptFile
 from slurmckpt.coordinator.streams import Streams
 from slurmckpt.coordinator.task import Hello, Task
@@ -43,7 +45,8 @@ class StepNumbers:
 class Step:
     """Everything the coordinator knows of one step. carrier: the step's slurmstepd, which carries its output onward.
 
-    script_file: of the batch step, once it starts.
+    launch: the srun of the batch script that brought it; None when something else did. script_file: of the batch step,
+    once it starts.
     """
 
     name: str
@@ -60,12 +63,12 @@ class Step:
     script_file: ScriptFile = NONE
     carrier: int = 0
     restored_from: int | None = None
-    connected: bool = True
+    launch: Launch | None = None
 
     @classmethod
-    def of(cls, hello: Hello, name: str) -> Step:
+    def of(cls, hello: Hello, name: str, launch: Launch | None = None) -> Step:
         """The step that the first of its tasks announces. name: `batch`, or its number as StepNumbers counts."""
-        return cls(name=name, ntasks=hello.ntasks, nnodes=hello.nnodes)
+        return cls(name=name, ntasks=hello.ntasks, nnodes=hello.nnodes, launch=launch)
 
     def add(self, task: Task) -> None:
         """A task is ready to start."""
@@ -93,6 +96,11 @@ class Step:
             self.command = tasks[0].command
             self.carrier = parent_of(tasks[0].shim_pid)
         return tasks
+
+    async def left(self) -> None:
+        """Return when its slurmstepd has ended, or after a while: then Slurm has its resources back."""
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(ended(self.carrier), GATHER_SECONDS)
 
     @property
     def running(self) -> bool:

@@ -35,6 +35,12 @@ class OutputHolder:
         return os.readlink(f"/proc/self/fd/{self.descriptor}")
 
     @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode of the file."""
+        status = os.fstat(self.descriptor)
+        return status.st_dev, status.st_ino
+
+    @property
     def appends(self) -> bool:
         """Whether every write goes to the end of the file."""
         return bool(fcntl.fcntl(self.descriptor, fcntl.F_GETFL) & os.O_APPEND)

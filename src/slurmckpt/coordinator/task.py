@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -10,19 +9,20 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurmckpt.coordinator import held
+from slurmckpt.coordinator import held, payload
 from slurmckpt.coordinator.wire import Channel, Message, WireError
 
 BATCH_STEP = 0xFFFFFFFB
-_MAX_PAYLOAD = 16 * 1024 * 1024
-_MAX_HEADER = 64 * 1024
-_MAX_WORDS = 1_000_000
-_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+_LAUNCH = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Hello:
-    """What the plugin, as root, says of a task (trusted). task: local task id; ntasks: of this step on this node."""
+    """What the plugin, as root, says of a task (trusted). task: local task id; ntasks: of this step on this node.
+
+    launch: number of the srun that brought it, when the batch script started that through our stand-in (the number has
+    come through the user's environment). off: the task runs outside of any pod, as its user wishes.
+    """
 
     job: int
     step: int
@@ -32,6 +32,8 @@ class Hello:
     nnodes: int
     uid: int
     gid: int
+    launch: int | None = None
+    off: bool = False
 
     @property
     def step_name(self) -> str:
@@ -92,7 +94,13 @@ def parse_hello(message: Message) -> Hello:
             f"a plugin of protocol {message.text('v')}; this coordinator speaks 1: install both from one release"
         )
     names = ("job", "step", "task", "gtask", "ntasks", "nnodes", "uid", "gid")
-    hello = Hello(**{name: message.number(name) for name in names})
+    given = dict(message.pairs)
+    launch = given.get("launch", "")
+    hello = Hello(
+        **{name: message.number(name) for name in names},
+        launch=int(launch) if _LAUNCH.fullmatch(launch) else None,
+        off=given.get("off") == "1",
+    )
     if not 0 <= hello.task < hello.ntasks:
         raise WireError(f"HELLO of task {hello.task} of {hello.ntasks}")
     return hello
@@ -103,10 +111,10 @@ def parse_start(hello: Hello, shim_pid: int, channel: Channel, message: Message)
     try:
         if message.verb != "START" or message.number("v") != 1 or len(message.descriptors) < 2:
             raise WireError(f"{message.verb} where START with descriptors is expected")
-        payload, memory, *handed = message.descriptors
-        header, argv = _read_payload(payload)
+        descriptor, memory, *handed = message.descriptors
+        found = payload.from_memfd(descriptor)
         held.check(memory)
-        numbers, relayed = _numbers(header, "fds"), _numbers(header, "relays")
+        numbers, relayed = found.numbers("fds"), found.numbers("relays")
         if len(numbers) + len(relayed) != len(handed) or not set(relayed) <= set(held.STREAMS) & set(numbers):
             raise WireError(
                 f"START with {len(handed)} descriptors for {len(numbers)} of the task and {len(relayed)} relays"
@@ -116,13 +124,13 @@ def parse_start(hello: Hello, shim_pid: int, channel: Channel, message: Message)
             hello=hello,
             shim_pid=shim_pid,
             channel=channel,
-            payload=payload,
+            payload=descriptor,
             held=memory,
             descriptors=descriptors,
             relays=dict(zip(relayed, handed[len(numbers) :], strict=True)),
-            argv_digest=_digest(header.get("cwd", ""), argv),
-            command=" ".join(word.decode("utf-8", "replace") for word in argv)[:200],
-            program=os.fsdecode(argv[0]),
+            argv_digest=_digest(found.header.get("cwd", ""), found.argv),
+            command=found.command,
+            program=os.fsdecode(found.argv[0]),
             keys={number: external_key(descriptor) for number, descriptor in descriptors.items()},
         )
     except BaseException:
@@ -148,40 +156,6 @@ def external_key(descriptor: int) -> str:
         if name == "mnt_id":
             return f"file[{int(value):x}:{status.st_ino:x}]"
     raise WireError(f"descriptor {descriptor} has no mount id")
-
-
-def _numbers(header: dict[str, str], key: str) -> list[int]:
-    numbers = [int(word) for word in header.get(key, "").split(",") if _NUMBER.fullmatch(word)]
-    if len(set(numbers)) != len(numbers):
-        raise WireError(f"a payload with {key}={header[key][:80]!r}, which names a descriptor twice")
-    return numbers
-
-
-def _read_payload(payload: int) -> tuple[dict[str, str], list[bytes]]:
-    """The header, and argv. The user wrote it: what is read is bounded, and so is the number of its words."""
-    try:
-        # Only files in memory have seals. Any other file could make us wait for a file system that never answers.
-        fcntl.fcntl(payload, fcntl.F_GET_SEALS)
-    except OSError as error:
-        raise WireError("a payload that is not a memfd") from error
-    size = os.fstat(payload).st_size
-    if size > _MAX_PAYLOAD:
-        raise WireError(f"a payload of {size} bytes")
-    data = os.pread(payload, size, 0)
-    end = data.find(b"\0\0", 0, _MAX_HEADER)
-    if end < 0:
-        raise WireError("a payload without a header")
-    header = {}
-    for word in data[:end].split(b"\0"):
-        key, _, value = word.decode("utf-8", "surrogateescape").partition("=")
-        header[key] = value
-    count = header.get("argc", "")
-    if not (_NUMBER.fullmatch(count) and 0 < int(count) <= _MAX_WORDS):
-        raise WireError(f"a payload with argc={count[:20]!r}")
-    argv = data[end + 2 :].split(b"\0", int(count))[:-1]
-    if len(argv) != int(count):
-        raise WireError(f"a payload with argc={count} and {len(argv)} words")
-    return header, argv
 
 
 def _digest(directory: str, argv: list[bytes]) -> str:

@@ -57,6 +57,11 @@ def engine(pids: Iterable[int], proc: Path = Path("/proc")) -> Fingerprint:
     return facts | _packages(directories)
 
 
+def build_id_key(path: Path) -> str:
+    """The key of the file at `path`, as the ranks see it."""
+    return f"{_BUILD_ID}{path}"
+
+
 def check_engine(recorded: Mapping[str, str], root: Path = Path("/")) -> Fingerprint:
     """The recorded keys `engine.*` as they are on this node now, for compare(); what is missing here is left out.
 

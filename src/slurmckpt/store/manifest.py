@@ -22,7 +22,7 @@ from slurmckpt.errors import Refused, StoreError
 from slurmckpt.identity import check_name
 from slurmckpt.store.fields import Fields, parse_object
 
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
 MANIFEST_NAME = "manifest.json"
 SIGNATURE_NAME = "manifest.sig"
 MAX_MANIFEST_BYTES = 64 * 2**20
@@ -98,13 +98,37 @@ class Connection:
 
 
 @dataclass(frozen=True)
+class LaunchImage:
+    """An srun that the captured batch script waits for. number: which srun of the script. pid: of its stand-in, in the
+    pod.
+
+    step: name of the captured step that it had brought; empty when that had not begun. status: raw wait status when it
+    had ended, None when it ran. signal_pipe, status_pipe: CRIU's keys of the stand-in's pipes. payload: file of the
+    checkpoint with what it is started from; None when it had ended. input: file with what it had read from its standard
+    input and its step had not; None when there is none.
+    """
+
+    number: int
+    pid: int
+    step: str
+    status: int | None
+    signal_pipe: str
+    status_pipe: str
+    payload: str | None
+    input: str | None
+
+
+@dataclass(frozen=True)
 class StepImage:
-    """One captured pod. step: `batch` or Slurm's step number. directory: relative to the checkpoint.
+    """One captured pod. step: `batch`, or which step of the script. command: for messages.
+
+    directory: relative to the checkpoint; so are the files named below, but to this directory.
 
     leader_pid: inside the pod. status_pipe: CRIU's external key of the leader's status pipe. shm: /dev/shm was saved.
     addresses: of the node, that sockets are bound to. node_addresses: all of the node: ranks that do not talk to each
-    other yet may know it by any. outside: connections that led out of the pod. script_path, script_digest: where the
-    batch script lay on its node, and SHA-256 (hex) of its content; empty for a step.
+    other yet may know it by any. outside: connections that led out of the pod. launches: sruns that a batch script
+    waits for. environment: file of the checkpoint with SLURM_* as they were when the batch script began. script_path,
+    script_digest: where the batch script lay on its node, and SHA-256 (hex) of its content; empty for a step.
     """
 
     step: str
@@ -123,23 +147,19 @@ class StepImage:
     hostname: str
     outside: list[Connection] = field(default_factory=list)
     node_addresses: list[str] = field(default_factory=list)
+    command: str = ""
+    launches: list[LaunchImage] = field(default_factory=list)
+    environment: str | None = None
     script_path: str = ""
     script_digest: str = ""
 
 
 @dataclass(frozen=True)
-class FinishedStep:
-    """A step that had ended before the boundary. status: wait status. replayable: nothing captured its output."""
-
-    step: str
-    argv_digest: str
-    status: int
-    replayable: bool
-
-
-@dataclass(frozen=True)
 class Manifest:
-    """A group checkpoint. created: seconds since 1970. freeze_seconds: how long the ranks stood still."""
+    """A group checkpoint. created: seconds since 1970. freeze_seconds: how long the ranks stood still.
+
+    steps_started, launches_started: how many steps and sruns the script had started by then.
+    """
 
     product_version: str
     cluster: str
@@ -153,12 +173,12 @@ class Manifest:
     interval: str
     freeze_seconds: float
     steps: list[StepImage]
-    finished_steps: list[FinishedStep]
     outputs: list[OutputFile]
     fingerprint: dict[str, str]
     node_feature: str
     attempt: int
     steps_started: int = 0
+    launches_started: int = 0
     files: list[StoredFile] = field(default_factory=list)
     format: int = MANIFEST_FORMAT
 
@@ -187,12 +207,12 @@ class Manifest:
             interval=fields.text("interval"),
             freeze_seconds=fields.number("freeze_seconds"),
             steps=[_step(item) for item in fields.objects("steps")],
-            finished_steps=[_finished_step(item) for item in fields.objects("finished_steps")],
             outputs=[_output(item) for item in fields.objects("outputs")],
             fingerprint=fields.text_map("fingerprint"),
             node_feature=fields.text("node_feature"),
             attempt=fields.whole("attempt", lowest=0),
             steps_started=fields.whole("steps_started", lowest=0),
+            launches_started=fields.whole("launches_started", lowest=0),
             files=[_file(item) for item in fields.objects("files")],
         )
         fields.done()
@@ -292,11 +312,38 @@ def _step(fields: Fields) -> StepImage:
         hostname=fields.text("hostname"),
         outside=[_connection(item) for item in fields.objects("outside")],
         node_addresses=fields.texts("node_addresses"),
+        command=fields.text("command"),
+        launches=[_launch(item) for item in fields.objects("launches")],
+        environment=_file_name(fields, "environment"),
         script_path=fields.text("script_path"),
         script_digest=fields.text("script_digest"),
     )
     fields.done()
     return step
+
+
+def _launch(fields: Fields) -> LaunchImage:
+    launch = LaunchImage(
+        number=fields.whole("number", lowest=0),
+        pid=fields.whole("pid", lowest=1),
+        step=fields.text("step"),
+        status=fields.optional_whole("status"),
+        signal_pipe=fields.text("signal_pipe"),
+        status_pipe=fields.text("status_pipe"),
+        payload=_file_name(fields, "payload"),
+        input=_file_name(fields, "input"),
+    )
+    if (launch.status is None) != (launch.payload is not None):
+        fields.fail("payload", "a file for an srun that ran, and null for one that had ended")
+    fields.done()
+    return launch
+
+
+def _file_name(fields: Fields, key: str) -> str | None:
+    text = fields.optional_text(key)
+    if text is not None and not is_plain_path(text):
+        fields.fail(key, "a relative path without '.', '..' and empty parts, or null")
+    return text
 
 
 def _connection(fields: Fields) -> Connection:
@@ -361,17 +408,6 @@ def _output(fields: Fields) -> OutputFile:
     )
     fields.done()
     return output
-
-
-def _finished_step(fields: Fields) -> FinishedStep:
-    step = FinishedStep(
-        step=_name(fields, "step"),
-        argv_digest=fields.text("argv_digest"),
-        status=fields.whole("status"),
-        replayable=fields.flag("replayable"),
-    )
-    fields.done()
-    return step
 
 
 def _file(fields: Fields) -> StoredFile:

@@ -1,0 +1,154 @@
+"""The batch script of this incarnation and all the sruns that it has started."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurmckpt.coordinator.cgroups import procs_files
+from slurmckpt.coordinator.payload import Payload
+from slurmckpt.coordinator.script import environment
+from slurmckpt.coordinator.script.find import find_srun
+from slurmckpt.coordinator.script.launch import Launch, Pipes, Surroundings, modes_of
+from slurmckpt.coordinator.task import Hello
+
+log = logging.getLogger(__name__)
+
+_END_SECONDS = 10
+STAND_IN = "srun"
+POD_DIRECTORY = "pod"
+
+
+@dataclass
+class Script:
+    """surroundings: of its sruns. then, now: SLURM_* as they were when the script began, and as they are now.
+
+    arriving: stand-ins that have not got their pipes yet. numbered: how many sruns there have been, over all
+    incarnations in which the script goes on.
+    """
+
+    surroundings: Surroundings
+    stand_in: Path
+    directory: Path
+    target: Path
+    then: dict[bytes, bytes]
+    now: dict[bytes, bytes]
+    launches: dict[int, Launch] = field(default_factory=dict)
+    arriving: int = 0
+    numbered: int = 0
+
+    @property
+    def binds(self) -> list[tuple[Path, Path]]:
+        """What pod init mounts where, in order: the directory of the real srun, that srun, and the stand-in over it."""
+        program = self.surroundings.program
+        return [(self.directory, self.target), (program, self.target / STAND_IN), (self.stand_in, program)]
+
+    async def launch(self, payload: Payload, descriptors: Sequence[int], stand_in: int) -> tuple[Launch, Pipes]:
+        """Start a real srun for the stand-in that is process `stand_in`. The caller closes descriptors and pipes.
+
+        Raises LaunchError.
+        """
+        number, self.numbered = self.numbered, self.numbered + 1
+        pipes = Pipes.new()
+        launch = Launch(
+            number=number,
+            payload=payload,
+            modes=modes_of(payload.numbers("fds"), descriptors),
+            signal_key=pipes.signal_key,
+            status_key=pipes.status_key,
+            stand_in=stand_in,
+        )
+        self._drop_old()
+        self.launches[number] = launch
+        try:
+            await self.run(launch, pipes, descriptors)
+        except BaseException:
+            self.launches.pop(number, None)
+            pipes.close()
+            raise
+        return launch, pipes
+
+    async def run(self, launch: Launch, pipes: Pipes, descriptors: Sequence[int]) -> None:
+        """Start the srun of a launch, in the environment of this incarnation. Raises LaunchError."""
+        variables = environment.translate(launch.payload.environment, self.then, self.now, launch.number)
+        await launch.start(self.surroundings, variables, pipes, descriptors)
+
+    def bind(self, hello: Hello) -> Launch | None:
+        """The launch that brought the step of this task; None when no srun of the script did.
+
+        A step that starts srun itself hands our mark on in its environment: only the first step that shows it is ours.
+        """
+        launch = self.launches.get(hello.launch) if hello.launch is not None else None
+        if launch is None or launch.ended.is_set():
+            return None
+        if not launch.slurm_step:
+            launch.slurm_step = hello.step_name
+        return launch if launch.slurm_step == hello.step_name else None
+
+    def running(self) -> list[Launch]:
+        """The launches whose srun runs."""
+        return [launch for launch in self.launches.values() if not launch.ended.is_set()]
+
+    async def end(self) -> None:
+        """End every srun of the script, and wait for it; but not for ever: the end of the job waits for us."""
+        running = self.running()
+        for launch in running:
+            launch.kill()
+        ends = [asyncio.create_task(launch.ended.wait()) for launch in running]
+        if ends and (late := (await asyncio.wait(ends, timeout=_END_SECONDS))[1]):
+            log.error("%d sruns of the script do not end", len(late))
+            for end in late:
+                end.cancel()
+
+    def _drop_old(self) -> None:
+        """Forget the launches whose stand-ins have gone: a script may start very many."""
+        for number, launch in list(self.launches.items()):
+            if launch.ended.is_set() and not os.path.exists(f"/proc/{launch.stand_in}"):
+                del self.launches[number]
+
+
+def prepare(
+    payload: Payload,
+    shim_pid: int,
+    identity: tuple[int, int, Sequence[int]],
+    libexec: Path,
+    run: Path,
+    then: Mapping[bytes, bytes] | None,
+) -> Script | None:
+    """What a batch script needs so that it can be captured while it waits in srun; None where there is no srun to use.
+
+    payload: of the batch task. identity: uid, gid and supplementary groups. run: the job's directory. then: SLURM_* as
+    they were when the script began, None when it begins now. Raises OSError.
+    """
+    uid, gid, groups = identity
+    program = find_srun(payload.environment, uid, {gid, *groups})
+    if program is None:
+        return None
+    directory = run / POD_DIRECTORY
+    directory.mkdir(mode=0o755, exist_ok=True)
+    directory.chmod(0o755)
+    # Something to mount the real one on.
+    (directory / STAND_IN).touch(mode=0o755)
+    now = environment.slurm_variables(payload.environment)
+    return Script(
+        surroundings=Surroundings(
+            launcher=libexec / "launcher",
+            notes=run / "pods",
+            program=program,
+            shm=run / "shm",
+            shim_pid=shim_pid,
+            cgroups=procs_files(shim_pid),
+            uid=uid,
+            gid=gid,
+            groups=groups,
+        ),
+        stand_in=libexec / STAND_IN,
+        directory=directory,
+        target=libexec / POD_DIRECTORY,
+        then=dict(now if then is None else then),
+        now=now,
+    )
