@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from slurmckpt.coordinator import held
+from slurmckpt.coordinator.payload import Payload
+from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.task import Hello, Task
 from slurmckpt.coordinator.wire import Channel, Message, pack
 from slurmckpt.store.manifest import OpenFile, StepImage, TaskImage
@@ -51,7 +54,7 @@ def task(
         hello=hello(step=step, task=index, ntasks=ntasks),
         shim_pid=os.getpid(),
         channel=channel,
-        payload=memfd(b""),
+        payload=good_payload(list(descriptors or {})),
         held=memfd(bytes(held.SIZE)),
         descriptors=dict(descriptors or {}),
         relays={},
@@ -74,6 +77,7 @@ def image(
         status_pipe="pipe:[4711]",
         ntasks=ntasks,
         argv_digest="d" * 64,
+        command="./train.py",
         uid=UID,
         gid=GID,
         tasks=list(tasks),
@@ -83,6 +87,12 @@ def image(
         shm=False,
         hostname="n1",
     )
+
+
+def launch(number: int = 0, source: int = stat.S_IFCHR, output: int = stat.S_IFREG) -> Launch:
+    """An srun that prints into a file and reads from /dev/null, unless told otherwise."""
+    modes = {0: source | 0o600, 1: output | 0o600}
+    return Launch(number, Payload({}, [b"srun"], []), modes, f"pipe:[{number}1]", f"pipe:[{number}2]", pid=os.getpid())
 
 
 def saved_task(index: int = 0, descriptors: Mapping[str, str] | None = None) -> TaskImage:

@@ -14,6 +14,7 @@ from slurmckpt.capture import criu
 from slurmckpt.config import Settings, Store
 from slurmckpt.coordinator import group, schedule
 from slurmckpt.coordinator.checkpoints import Checkpointer
+from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
 from slurmckpt.coordinator.spec import JobSpec, Options
@@ -74,7 +75,8 @@ class Stage:
             staging=top,
             shm=top,
             enter=Path("/enter"),
-            finished=[],
+            script=None,
+            starting=asyncio.Lock(),
         )
         monkeypatch.setattr(lease, "check", self._check)
         monkeypatch.setattr(group, "capture", self._capture)
@@ -96,7 +98,7 @@ class Stage:
         if self.lease_error is not None:
             raise self.lease_error
 
-    async def _capture(self, steps: Any, seq: int, *_: Any) -> group.Captured:
+    async def _capture(self, steps: Any, script: Any, seq: int, *_: Any) -> group.Captured:
         self.captures += 1
         directory = self.staging / str(seq)
         directory.mkdir()
@@ -140,7 +142,7 @@ def test_a_commit_is_tried_again_as_often_as_configured(
 ) -> None:
     stage = Stage(tmp_path, monkeypatch, Settings(store=Store(retries=retries)))
     stage.publish_errors = [StoreError(f"disk full {n}") for n in range(retries + 1)]
-    with pytest.raises(group.Skipped, match=f"^disk full {retries}$"):
+    with pytest.raises(Skipped, match=f"^disk full {retries}$"):
         asyncio.run(stage.checkpointer.take())
     assert stage.published == retries + 1
     assert stage.journal.events == [f"checkpoint skipped: disk full {retries}"]
@@ -174,8 +176,8 @@ def test_an_old_checkpoint_that_cannot_be_removed_does_not_undo_the_new_one(stag
 
 
 def test_a_capture_that_is_skipped_says_why(stage: Stage) -> None:
-    stage.capture_error = group.Skipped("process 101 uses io_uring")
-    with pytest.raises(group.Skipped, match=r"^process 101 uses io_uring$"):
+    stage.capture_error = Skipped("process 101 uses io_uring")
+    with pytest.raises(Skipped, match=r"^process 101 uses io_uring$"):
         asyncio.run(stage.checkpointer.take())
     assert stage.journal.events == ["checkpoint skipped: process 101 uses io_uring"]
     assert stage.notices._waiting == ["checkpoint skipped: process 101 uses io_uring"]
@@ -193,7 +195,7 @@ def test_the_timer_goes_on_after_whatever_went_wrong(
 ) -> None:
     monkeypatch.setattr(Step, "running", property(lambda step: True))
     monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: 0.001)
-    outcomes = iter([group.Skipped("no"), KeyError("a fault of ours"), LeaseLost("newer"), OSError(5, "io")])
+    outcomes = iter([Skipped("no"), KeyError("a fault of ours"), LeaseLost("newer"), OSError(5, "io")])
 
     async def scene() -> None:
         done = asyncio.Event()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +14,9 @@ import pytest
 
 from slurmckpt.capture import criu
 from slurmckpt.capture.preflight import OpenFile, PodScan
-from slurmckpt.coordinator import group, launchers
-from slurmckpt.coordinator.group import Captured, Skipped, Tools, capture, choose
-from slurmckpt.coordinator.launchers import Launcher
+from slurmckpt.coordinator import group
+from slurmckpt.coordinator.choice import Choice, Skipped
+from slurmckpt.coordinator.group import Captured, Tools, capture
 from slurmckpt.coordinator.pod import Pod, PodSettings, TaskState
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.streams import OutputHolder
@@ -43,7 +41,7 @@ class StillPod(Pod):
 
 
 def running(name: str) -> Step:
-    return Step(name, 1, 1, pod=StillPod(name), argv_digest=name * 64, connected=False)
+    return Step(name, 1, 1, pod=StillPod(name), argv_digest=name * 64)
 
 
 def print_into_pipe(step: Step) -> None:
@@ -59,51 +57,6 @@ def ended(name: str) -> Step:
     assert step.pod is not None
     step.pod.tasks[0].status = 0
     return step
-
-
-@pytest.mark.parametrize(
-    ("steps", "srun", "chosen"),
-    [
-        ([], False, []),
-        ([running("batch")], False, ["batch"]),
-        ([running("batch"), running("0")], True, ["0"]),
-        ([running("batch"), running("0"), running("1"), ended("2")], True, ["0", "1"]),
-        # The srun has ended and the step is about to: the script's own pod is the job again.
-        ([running("batch"), running("0")], False, ["batch"]),
-        ([running("batch"), ended("0")], False, ["batch"]),
-        ([running("batch"), Step("0", 1, 1)], False, ["batch"]),
-        # A job without a script in a pod: salloc and srun, or a script that runs unwrapped.
-        ([running("0"), running("1")], False, ["0", "1"]),
-        ([Step("batch", 1, 1), running("0")], False, ["0"]),
-        ([ended("batch"), running("0")], False, ["0"]),
-    ],
-)
-def test_choose(monkeypatch: pytest.MonkeyPatch, steps: list[Step], srun: bool, chosen: list[str]) -> None:
-    monkeypatch.setattr(launchers, "find", lambda pod: [Launcher(1, "x")] if srun else [])
-    assert [step.name for step in choose(steps)] == chosen
-
-
-def test_choose_waits_for_an_srun_that_comes_or_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launchers, "find", lambda pod: [Launcher(1, "x")])
-    with pytest.raises(Skipped, match=r"^an srun of the script is just starting or ending$"):
-        choose([running("batch"), ended("0")])
-
-
-def test_choose_refuses_steps_that_could_be_taken_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launchers, "find", lambda pod: [Launcher(1, "x")])
-    one, other = running("0"), running("1")
-    other.argv_digest = one.argv_digest
-    with pytest.raises(Skipped, match=r"^several steps run the same command at once"):
-        choose([running("batch"), one, other])
-
-
-def test_choose_leaves_out_a_step_that_the_script_reads_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launchers, "find", lambda pod: [Launcher(1, "x")])
-    piped = running("0")
-    piped.connected = True
-    assert [step.name for step in choose([running("batch"), piped, running("1")])] == ["1"]
-    with pytest.raises(Skipped, match=r"^step 0 could not be restored: another process reads its output"):
-        choose([running("batch"), piped])
 
 
 class Criu:
@@ -156,9 +109,13 @@ class Stage:
         monkeypatch.setattr(criu, "dump", self.criu.dump)
         monkeypatch.setattr(group, "_scan", self._scan)
         monkeypatch.setattr(group, "drain", self._drain)
-        monkeypatch.setattr(launchers, "find", lambda pod: [])
+        monkeypatch.setattr(group, "_choose", self._choose)
 
-    def _scan(self, participant: object) -> PodScan:
+    @staticmethod
+    async def _choose(steps: list[Step], script: None) -> Choice:
+        return Choice([step for step in steps if step.running])
+
+    def _scan(self, *_: object) -> PodScan:
         self.scans += 1
         return self.scan
 
@@ -169,7 +126,7 @@ class Stage:
 
     def capture(self, steps: Sequence[Step], files: UserFiles, seq: int = 4) -> Captured:
         with no_descriptor_is_lost():
-            return asyncio.run(capture(steps, seq, self.tools, files))
+            return asyncio.run(capture(steps, None, seq, self.tools, files))
 
     def skipped(self, steps: Sequence[Step], files: UserFiles) -> str:
         with pytest.raises(Skipped) as raised:
@@ -296,11 +253,6 @@ def test_a_full_disk_stops_no_rank(stage: Stage, user_files: UserFiles, monkeypa
     assert stage.criu.events == []
 
 
-@pytest.mark.parametrize("steps", [[], [ended("0")], [Step("0", 1, 1)]])
-def test_nothing_to_capture(stage: Stage, user_files: UserFiles, steps: list[Step]) -> None:
-    assert stage.skipped(steps, user_files) == "no task of this job runs in a pod"
-
-
 def test_the_shared_memory_is_saved_before_anything_runs_again(stage: Stage, user_files: UserFiles) -> None:
     (stage.shm / "torch_1").write_text("at the boundary")
 
@@ -334,7 +286,7 @@ def test_the_output_of_a_step_that_ends_during_the_capture_is_saved_all_the_same
     stage.criu.after_thaw = ends
 
     async def scene() -> Captured:
-        return await capture([step], 4, stage.tools, user_files)
+        return await capture([step], None, 4, stage.tools, user_files)
 
     captured = asyncio.run(scene())
     os.close(opened[0])
@@ -350,7 +302,7 @@ def test_a_cut_that_is_cancelled_leaves_nothing(stage: Stage, user_files: UserFi
         step = running("0")
         assert step.pod is not None
         step.pod.sync = never  # type: ignore[method-assign]
-        taking = asyncio.create_task(capture([step], 4, stage.tools, user_files))
+        taking = asyncio.create_task(capture([step], None, 4, stage.tools, user_files))
         while not stage.criu.events and not taking.done():
             await asyncio.sleep(0.01)
         taking.cancel()
@@ -361,34 +313,3 @@ def test_a_cut_that_is_cancelled_leaves_nothing(stage: Stage, user_files: UserFi
     with no_descriptor_is_lost():
         asyncio.run(scene())
     assert os.listdir(stage.tools.staging) == []
-
-
-# ---- launchers ----
-
-
-@pytest.fixture
-def srun(tmp_path: Path) -> Any:
-    """A process of the name srun, as root's own child."""
-    program = tmp_path / "srun"
-    program.symlink_to(sys.executable)
-    child = subprocess.Popen(
-        [program, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1, stderr=subprocess.DEVNULL
-    )
-    assert child.stdout is not None
-    child.stdout.readline()
-    yield child
-    child.communicate(b"\n", timeout=10)
-
-
-def test_a_launcher_is_one_whose_descriptors_the_user_could_have(srun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    others = [SimpleNamespace(pid=srun.pid, comm="srun"), SimpleNamespace(pid=os.getpid(), comm="bash")]
-    monkeypatch.setattr(launchers, "pod_processes", lambda pid: others)
-    pod = StillPod("batch")
-    pod.uid = os.getuid()
-    (found,) = launchers.find(pod)
-    assert found.pid == srun.pid and len(found.digest) == 16
-    # Its stdout is a pipe, so another process reads what it prints.
-    assert found.is_connected()
-    # Run by another user than the job's, as a set-user-id program is.
-    pod.uid = os.getuid() + 1
-    assert launchers.find(pod) == []

@@ -12,7 +12,7 @@ import pytest
 
 from slurmckpt.config import Paths, Settings
 from slurmckpt.coordinator import incarnation
-from slurmckpt.coordinator.group import Skipped
+from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.job import Job
 from slurmckpt.coordinator.spec import JobSpec, Options

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from slurmckpt.coordinator import held, server, sockets
-from slurmckpt.coordinator.group import Skipped
+from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.job import Job
 from slurmckpt.coordinator.server import Server
 from slurmckpt.coordinator.step import Step

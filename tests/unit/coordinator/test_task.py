@@ -152,7 +152,7 @@ HOSTILE: list[tuple[str, Callable[[], list[int]], str]] = [
     ("no argc", lambda: [payload({"v": 1}, [b"a"]), memory()], "a payload with argc=''"),
     ("argc zero", lambda: [payload(HEADER | {"argc": 0}, [b"a"]), memory()], "a payload with argc='0'"),
     ("argc negative", lambda: [payload(HEADER | {"argc": -1}, [b"a"]), memory()], "a payload with argc='-1'"),
-    ("argc too large", lambda: [payload(HEADER | {"argc": 2}, [b"a"]), memory()], "argc=2 and 1 words"),
+    ("argc too large", lambda: [payload(HEADER | {"argc": 2}, [b"a"]), memory()], "argc=2, envc=0 and 1 words"),
     ("argc huge", lambda: [payload(HEADER | {"argc": "9" * 5000}, [b"a"]), memory()], "argc='99999999999999999999'"),
     (
         "fewer descriptors than named",

@@ -90,7 +90,6 @@ class World:
                     hostname="n1",
                 )
             ],
-            finished_steps=[],
             outputs=[],
             fingerprint={"host.arch": "x86_64"},
             node_feature="slurmckpt-0123456789ab",
