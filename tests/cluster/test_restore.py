@@ -163,33 +163,6 @@ def test_lines_that_were_half_written_are_whole(cluster: Cluster, directory: Pat
     assert sorted(job.output().splitlines()) == sorted(wanted)
 
 
-def test_a_step_whose_output_the_script_reads_runs_again(cluster: Cluster, directory: Path) -> None:
-    """Restoring it beside a script that starts anew would give the script half of its output. So it says, once."""
-    job = cluster.submit(
-        "n=$(srun python3 chain.py 60 0.1 | wc -l); echo $n", "--checkpoint-interval=2s", directory=directory
-    )
-    job.wait_output("^slurmckpt: checkpoint skipped: step 0 could not be restored: another process reads its output")
-    move(job, job.node())
-    line = job.wait_output("^slurmckpt: cold start: .*")[0]
-    assert line == "slurmckpt: cold start: no checkpoint had been taken"
-    assert job.wait_end() == "COMPLETED", job.output()
-    said = [text for text in job.output().splitlines() if text.startswith("slurmckpt: ")]
-    assert len(said) == 2 and job.output().splitlines()[-1] == "60"
-
-
-def test_steps_that_had_ended_run_again_with_the_script(cluster: Cluster, directory: Path) -> None:
-    """As at any requeue; the job's output is exact all the same, and the step that was running goes on."""
-    script = "srun sh -c 'echo first >>effects; echo one'\nsrun python3 chain.py 100 0.1\nx=$(srun echo three)\necho $x"
-    job = cluster.submit(script, "--checkpoint-interval=infinite", directory=directory)
-    job.wait_output("^20 ")
-    seq = job.checkpoint()
-    move(job, job.node())
-    assert restored_from(job) == seq
-    assert job.wait_end() == "COMPLETED", job.output()
-    assert (directory / "effects").read_text() == "first\nfirst\n"
-    assert job.output().splitlines() == ["one", *chain(100), "three"]
-
-
 def test_checkpoints_by_the_timer_and_keep(cluster: Cluster, directory: Path) -> None:
     """The timer takes them, and only the newest N stay in the store."""
     job = cluster.submit(
