@@ -20,8 +20,16 @@ _STATUS = struct.Struct("=i")
 
 
 def new_pipes(image: StepImage) -> dict[int, Pipes]:
-    """Pipes for every stand-in of the image, by the number of its launch. The caller closes them."""
-    return {launch.number: Pipes.new() for launch in image.launches}
+    """Pipes for every stand-in of the image, by the number of its launch. The caller closes them. Raises OSError."""
+    made: dict[int, Pipes] = {}
+    try:
+        for launch in image.launches:
+            made[launch.number] = Pipes.new()
+    except OSError:
+        for pipes in made.values():
+            pipes.close()
+        raise
+    return made
 
 
 def inherited(image: StepImage, pipes: Mapping[int, Pipes]) -> dict[str, int]:
