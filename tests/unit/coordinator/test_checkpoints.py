@@ -12,9 +12,9 @@ import pytest
 
 from slurmckpt.capture import criu
 from slurmckpt.config import Settings, Store
-from slurmckpt.coordinator import group, schedule
+from slurmckpt.coordinator import checkpoints, group, node, schedule
 from slurmckpt.coordinator.checkpoints import Checkpointer
-from slurmckpt.coordinator.choice import Skipped
+from slurmckpt.coordinator.choice import Skipped, Unsettled
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
 from slurmckpt.coordinator.spec import JobSpec, Options
@@ -228,3 +228,79 @@ def test_nothing_is_taken_while_nothing_runs(stage: Stage, monkeypatch: pytest.M
     monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: next(pauses))
     asyncio.run(asyncio.wait_for(stage.checkpointer.keep_time(), 5))
     assert stage.captures == 0
+
+
+def test_what_is_just_starting_is_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs the lock to start, and the next try must see it."""
+    incarnation = stage.checkpointer._incarnation
+    seen: list[list[str]] = []
+
+    async def scene() -> None:
+        async def start() -> None:
+            async with incarnation.starting:
+                stage.steps["1"] = Step("1", 1, 1)
+                stage.capture_error = None
+
+        real = stage._capture
+        starting: list[asyncio.Task[None]] = []
+
+        async def capture(steps: Any, *more: Any) -> group.Captured:
+            seen.append([step.name for step in steps])
+            if not starting:
+                stage.capture_error = Unsettled("step 1 is just starting or ending")
+                starting.append(asyncio.create_task(start()))
+            return await real(steps, *more)
+
+        monkeypatch.setattr(group, "capture", capture)
+        assert (await stage.checkpointer.take()).seq == 1
+        assert seen == [["0"], ["0", "1"]]
+        assert stage.journal.events == []
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+def test_what_does_not_settle_is_a_reason(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "_RETRY_SECONDS", 0.001)
+    stage.capture_error = Unsettled("an srun of the script is just starting")
+    with pytest.raises(Skipped, match=r"^an srun of the script is just starting$"):
+        asyncio.run(stage.checkpointer.take())
+    assert stage.captures == checkpoints._TRIES
+    assert stage.journal.events == ["checkpoint skipped: an srun of the script is just starting"]
+    assert stage.left() == []
+
+
+def test_a_script_that_ended_during_the_capture_is_in_the_manifest(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = SimpleNamespace(
+        numbered=5, stand_in=Path("/libexec/srun"), surroundings=SimpleNamespace(program=Path("/s"))
+    )
+    mounted: list[Any] = []
+    monkeypatch.setattr(node, "job_fingerprint", lambda *given: mounted.append(given[-1]) or {})
+    real = stage._capture
+
+    async def capture(*args: Any) -> group.Captured:
+        captured = await real(*args)
+        captured.script = cast(Any, script)
+        return captured
+
+    monkeypatch.setattr(group, "capture", capture)
+    manifest = asyncio.run(stage.checkpointer.take())
+    assert manifest.launches_started == 5
+    assert mounted == [{Path("/s"): Path("/libexec/srun")}]
+
+
+def test_a_script_that_is_not_captured_says_so_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = stage._capture
+
+    async def capture(*args: Any) -> group.Captured:
+        captured = await real(*args)
+        captured.without_script = "process 101 uses io_uring"
+        return captured
+
+    monkeypatch.setattr(group, "capture", capture)
+    for seq in (1, 2):
+        assert asyncio.run(stage.checkpointer.take()).seq == seq
+    assert stage.notices._waiting == [
+        "the batch script is not captured and will run again from its top: process 101 uses io_uring"
+    ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,15 +16,18 @@ from slurmckpt.coordinator import incarnation
 from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.job import Job
+from slurmckpt.coordinator.script.launch import Launch
+from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.spec import JobSpec, Options
 from slurmckpt.coordinator.step import Step
+from slurmckpt.coordinator.task import Hello
 from slurmckpt.coordinator.wire import Channel
 from slurmckpt.errors import SlurmckptError, SlurmError
 from slurmckpt.identity import JobIdentity
 from slurmckpt.slurm.port import SlurmPort
 from slurmckpt.store import lease, retention
 from slurmckpt.store.lease import LeaseLost
-from tests.unit.coordinator.parts import GID, UID, channels, hello, no_descriptor_is_lost, task
+from tests.unit.coordinator.parts import GID, UID, channels, hello, launch, no_descriptor_is_lost, task
 
 
 def new_job(top: Path, slurm: object = None, declined: str = "") -> Job:
@@ -319,3 +323,82 @@ def test_a_newer_incarnation_ends_the_pods_of_this_one(tmp_path: Path, caplog: p
 
     asyncio.run(scene())
     assert "job 7: job 7 has a newer incarnation (epoch 2)" in caplog.text
+
+
+def script_of(job: Job, *launches: Launch) -> None:
+    """Give the job a batch script that runs with these sruns."""
+    script = Script(cast(Any, None), Path("/"), Path("/"), Path("/"), {}, {}, {one.number: one for one in launches})
+    job._incarnation = cast(Incarnation, SimpleNamespace(script=script))
+
+
+def steps_of(top: Path, launches: Sequence[Launch], hellos: Sequence[Hello], marks: Sequence[Hello] = ()) -> list[Step]:
+    """The steps that tasks belong to. marks: tasks that run outside, before."""
+
+    async def scene() -> list[Step]:
+        job = new_job(top)
+        script_of(job, *launches)
+        for each in marks:
+            job.runs_outside(each)
+        found = [job.step_of(each) for each in hellos]
+        for work in job._working:
+            work.cancel()
+        await asyncio.gather(*job._working, return_exceptions=True)
+        assert all(step is not None for step in found)
+        return cast(list[Step], found)
+
+    return asyncio.run(scene())
+
+
+def test_a_step_belongs_to_the_srun_that_brought_it(tmp_path: Path) -> None:
+    one, two = launch(1), launch(2)
+    hellos = [
+        hello(step=0xFFFFFFFB),
+        replace(hello(step=4), launch=2),
+        replace(hello(step=3, ntasks=2), launch=1),
+        replace(hello(step=3, task=1, ntasks=2), launch=1),
+        hello(step=5),
+    ]
+    batch, first, second, other, stranger = steps_of(tmp_path, [one, two], hellos)
+    assert (batch.name, batch.launch) == ("batch", None)
+    assert (first.name, first.launch) == ("0", two)
+    assert (second.name, second.launch) == ("1", one)
+    assert other is second
+    assert (stranger.name, stranger.launch) == ("2", None)
+    assert (one.step, two.step) == ("1", "0")
+
+
+def test_a_restored_step_has_its_name_from_the_checkpoint(tmp_path: Path) -> None:
+    one = launch(1)
+    one.step = "17"
+    back, new = steps_of(tmp_path, [one], [replace(hello(step=0), launch=1), hello(step=1)])
+    assert (back.name, back.launch, new.name) == ("17", one, "0")
+
+
+def test_a_step_that_a_step_has_started_is_not_the_scripts(tmp_path: Path) -> None:
+    """It may show the mark of the srun that brought the step it runs in: that one has its step already."""
+    one = launch(1)
+    outer, inner = steps_of(tmp_path, [one], [replace(hello(step=0), launch=1), replace(hello(step=1), launch=1)])
+    assert (outer.launch, inner.launch) == (one, None)
+    assert (one.step, one.slurm_step, inner.name) == ("0", "0", "1")
+
+
+def test_a_mark_that_nobody_gave(tmp_path: Path) -> None:
+    over = launch(1)
+    over.ended.set()
+    for number in (1, 7):
+        (found,) = steps_of(tmp_path, [over], [replace(hello(), launch=number)])
+        assert (found.launch, found.name) == (None, "0")
+
+
+def test_a_step_that_is_off_keeps_its_script_out(tmp_path: Path) -> None:
+    one, two = launch(1), launch(2)
+    off = replace(hello(step=3), launch=1, off=True)
+    (other,) = steps_of(tmp_path, [one, two], [replace(hello(step=4), launch=2)], [off, replace(off, task=0)])
+    assert one.outside == "a step of it runs with --checkpoint-interval=off"
+    assert (two.outside, other.launch) == ("", two)
+    # Without a script, or without a mark, there is nothing to keep out.
+    job = new_job(tmp_path)
+    job.runs_outside(off)
+    script_of(job)
+    job.runs_outside(off)
+    job.runs_outside(replace(off, launch=None))

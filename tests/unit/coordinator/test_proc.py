@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmckpt.coordinator.proc import parent_of, start_time
+from slurmckpt.coordinator.proc import ended, parent_of, start_time
+from tests.unit.coordinator.parts import no_descriptor_is_lost
 
 
 def test_this_process() -> None:
@@ -34,3 +36,28 @@ def test_a_command_with_blanks_and_parentheses(tmp_path: Path) -> None:
     assert parent_of(child.pid) == 0
     with pytest.raises(OSError):
         start_time(child.pid)
+
+
+def test_the_end_of_a_process_that_is_not_our_child() -> None:
+    program = "import subprocess; print(subprocess.Popen(['sleep', '1000'], stdout=-3).pid, flush=True); input()"
+    parent = subprocess.Popen([sys.executable, "-c", program], stdin=-1, stdout=-1)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+
+    async def scene() -> None:
+        waiting = [asyncio.create_task(ended(pid)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in waiting)
+        waiting[1].cancel()
+        os.kill(pid, 9)
+        await asyncio.wait_for(waiting[0], 10)
+
+    with no_descriptor_is_lost():
+        asyncio.run(scene())
+    parent.communicate(b"\n", timeout=10)
+
+
+def test_a_process_that_there_is_not() -> None:
+    for pid in (0, 0x7FFFFFFF):
+        with no_descriptor_is_lost(), pytest.raises(OSError):
+            asyncio.run(ended(pid))

@@ -36,6 +36,7 @@ class FakeJob:
         self.steps: dict[str, Step] = {}
         self.checkpoint_error: Exception | None = None
         self.stops = 0
+        self.outside: list[Hello] = []
 
     def status(self) -> dict[str, Any]:
         return {"job_id": 7, "node": "n1"}
@@ -47,6 +48,9 @@ class FakeJob:
 
     async def stop(self) -> None:
         self.stops += 1
+
+    def runs_outside(self, hello: Hello) -> None:
+        self.outside.append(hello)
 
     def step_of(self, hello: Hello) -> Step | None:
         step = self.steps.setdefault(hello.step_name, Step.of(hello, hello.step_name))
@@ -422,5 +426,40 @@ def test_only_root_may_announce_a_task(run: Path, monkeypatch: pytest.MonkeyPatc
         assert await shim.answer() == b""
         shim.close()
         assert job.steps == {}
+
+    serve(run, scene)
+
+
+@needs_root
+def test_a_task_that_its_user_wants_unwrapped_is_only_noted(run: Path) -> None:
+    async def scene(job: FakeJob) -> None:
+        shim = Shim(run, off=1, launch=3)
+        assert await shim.answer() == b""
+        shim.close()
+        assert [(hello.launch, hello.off) for hello in job.outside] == [(3, True)]
+        assert job.steps == {}
+
+    serve(run, scene)
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("said", "number"),
+    [
+        ("0", 0),
+        ("999999999", 999999999),
+        ("", None),
+        ("1234567890", None),
+        ("-1", None),
+        ("1 ", None),
+        ("\u0663", None),
+    ],
+)
+def test_the_mark_has_come_through_the_users_environment(run: Path, said: str, number: int | None) -> None:
+    async def scene(job: FakeJob) -> None:
+        shim = Shim(run, off=1, launch=said)
+        assert await shim.answer() == b""
+        shim.close()
+        assert [hello.launch for hello in job.outside] == [number]
 
     serve(run, scene)

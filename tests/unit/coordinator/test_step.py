@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 from dataclasses import replace
 
 import pytest
 
 from slurmckpt.coordinator import step as steps
 from slurmckpt.coordinator.step import Step
-from tests.unit.coordinator.parts import channels, hello, task
+from tests.unit.coordinator.parts import channels, hello, no_descriptor_is_lost, task
 
 
 def gathered(arrivals: list[int], lost: list[int], ntasks: int) -> tuple[list[int], Step]:
@@ -91,3 +92,36 @@ def test_the_commands_of_all_tasks_count() -> None:
     different = {digest(list(commands)) for commands in ("ab", "ac", "ba", "aab", "aba")}
     assert len(different) == 5
     assert digest(["a", "a"]) == "a" * 64
+
+
+def test_a_step_has_left_when_its_slurmstepd_has_ended() -> None:
+    carrier = subprocess.Popen(["/bin/sleep", "1000"])
+
+    async def scene() -> None:
+        step = Step("0", 1, 1, carrier=carrier.pid)
+        waiting = asyncio.create_task(step.left())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        carrier.kill()
+        await asyncio.wait_for(waiting, 10)
+
+    with no_descriptor_is_lost():
+        asyncio.run(scene())
+    carrier.wait()
+
+
+def test_a_step_that_does_not_leave_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "GATHER_SECONDS", 0.05)
+    with no_descriptor_is_lost():
+        asyncio.run(asyncio.wait_for(Step("0", 1, 1, carrier=os.getpid()).left(), 10))
+
+
+@pytest.mark.parametrize("carrier", [0, 0x7FFFFFFF])
+def test_a_step_without_slurmstepd_has_left(carrier: int) -> None:
+    asyncio.run(asyncio.wait_for(Step("0", 1, 1, carrier=carrier).left(), 10))
+
+
+def test_steps_are_numbered_as_they_come() -> None:
+    numbers = steps.StepNumbers(started=3)
+    named = [numbers.name(hello(step=step)) for step in (7, 0xFFFFFFFB, 0)]
+    assert (named, numbers.started) == (["3", "batch", "4"], 5)
