@@ -150,6 +150,8 @@ class StepRunner:
                 await self._let_steps_end(waited_for)
         finally:
             self._returning = None
+            # However it ended: nobody must wait for a script that does not come.
+            returning.fail("the batch script did not come back")
             for watcher in watchers:
                 watcher.cancel()
             for each in pipes.values():
