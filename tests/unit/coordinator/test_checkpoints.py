@@ -272,11 +272,15 @@ def test_what_does_not_settle_is_a_reason(stage: Stage, monkeypatch: pytest.Monk
 def test_a_script_that_ended_during_the_capture_is_in_the_manifest(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = SimpleNamespace(
-        numbered=5, stand_in=Path("/libexec/srun"), surroundings=SimpleNamespace(program=Path("/s"))
-    )
+    surroundings = SimpleNamespace(program=Path("/s"))
+    script = SimpleNamespace(numbered=5, stand_in=Path("/libexec/srun"), surroundings=surroundings)
     mounted: list[Any] = []
-    monkeypatch.setattr(node, "job_fingerprint", lambda *given: mounted.append(given[-1]) or {})
+
+    def fingerprint(*given: Any) -> dict[str, str]:
+        mounted.append(given[-1])
+        return {}
+
+    monkeypatch.setattr(node, "job_fingerprint", fingerprint)
     real = stage._capture
 
     async def capture(*args: Any) -> group.Captured:
