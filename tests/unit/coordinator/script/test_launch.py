@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -18,6 +19,7 @@ from slurmckpt.coordinator.script.launch import Launch, LaunchError, Pipes
 from tests.unit.coordinator.parts import launch as plain
 from tests.unit.coordinator.parts import no_descriptor_is_lost
 from tests.unit.coordinator.script.world import (
+    LAUNCHER,
     RUNS,
     World,
     dead,
@@ -31,6 +33,22 @@ from tests.unit.coordinator.script.world import (
 )
 
 
+@pytest.fixture(scope="session")
+def built() -> None:
+    if os.geteuid() != 0 or not shutil.which("make") or not shutil.which("cc"):
+        pytest.skip("the launcher needs root, make and cc")
+    made = subprocess.run(["make", "-C", str(LAUNCHER.parent), "launcher"], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+
+
+@pytest.fixture(params=["good", "real"], ids=["double", "real"])
+def manner(request: pytest.FixtureRequest) -> str:
+    """Of the launcher: the double, which the other tests rely on, must do as the program does."""
+    if request.param == "real":
+        request.getfixturevalue("built")
+    return str(request.param)
+
+
 def output(path: Path) -> dict[int, int]:
     """Standard streams, as a script gives them to its srun: /dev/null and a file."""
     return {0: os.open("/dev/null", os.O_RDONLY), 1: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)}
@@ -41,8 +59,8 @@ def close(given: dict[int, int]) -> None:
         os.close(descriptor)
 
 
-def test_an_srun_from_its_start_to_its_end(tmp_path: Path) -> None:
-    world = World(tmp_path, 'echo "$A $0 $*"; echo "to 7" >&7; exit 3')
+def test_an_srun_from_its_start_to_its_end(tmp_path: Path, manner: str) -> None:
+    world = World(tmp_path, 'echo "$A $0 $*"; echo "to 7" >&7; exit 3', manner)
 
     async def scene() -> None:
         given = output(tmp_path / "out") | {7: os.open(tmp_path / "seven", os.O_WRONLY | os.O_CREAT)}
@@ -67,8 +85,8 @@ async def running(world: World, launch: Launch, pipes: Pipes, given: dict[int, i
     await until(lambda: (world.top / "out").read_text() == "ready\n")
 
 
-def test_signals_go_to_it(tmp_path: Path) -> None:
-    world = World(tmp_path, RUNS)
+def test_signals_go_to_it(tmp_path: Path, manner: str) -> None:
+    world = World(tmp_path, RUNS, manner)
 
     async def scene() -> None:
         given = output(tmp_path / "out")
@@ -86,8 +104,8 @@ def test_signals_go_to_it(tmp_path: Path) -> None:
     play(scene)
 
 
-def test_it_ends_with_its_stand_in(tmp_path: Path) -> None:
-    world = World(tmp_path, RUNS)
+def test_it_ends_with_its_stand_in(tmp_path: Path, manner: str) -> None:
+    world = World(tmp_path, RUNS, manner)
 
     async def scene() -> None:
         given = output(tmp_path / "out")
@@ -103,8 +121,8 @@ def test_it_ends_with_its_stand_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("whom", ["srun", "launcher"])
-def test_one_that_is_killed(tmp_path: Path, whom: str) -> None:
-    world = World(tmp_path, RUNS)
+def test_one_that_is_killed(tmp_path: Path, manner: str, whom: str) -> None:
+    world = World(tmp_path, RUNS, manner)
 
     async def scene() -> None:
         given = output(tmp_path / "out")
@@ -125,8 +143,8 @@ def test_one_that_is_killed(tmp_path: Path, whom: str) -> None:
 
 
 @pytest.mark.parametrize("stopped", ["neither", "srun", "launcher"])
-def test_it_can_be_ended_although_the_user_has_stopped_it(tmp_path: Path, stopped: str) -> None:
-    world = World(tmp_path, RUNS)
+def test_it_can_be_ended_although_the_user_has_stopped_it(tmp_path: Path, manner: str, stopped: str) -> None:
+    world = World(tmp_path, RUNS, manner)
 
     async def scene() -> None:
         given = output(tmp_path / "out")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import shlex
+import shutil
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -17,13 +18,14 @@ from slurmckpt.coordinator.script.script import Script
 from tests.unit.coordinator.parts import no_descriptor_is_lost
 
 DOUBLE = Path(__file__).with_name("launcher_double.py")
+LAUNCHER = Path(__file__).resolve().parents[4] / "pod" / "launcher"
 ENVIRONMENT = [b"PATH=/usr/bin:/bin", b"A=b"]
 # An srun that runs until it is told to end, and says so.
 RUNS = 'trap "exit 7" USR1; echo ready; while :; do sleep 0.02; done'
 
 
 class World:
-    """srun: what the real one does, as a shell script. manner: of its launcher."""
+    """srun: what the real one does, as a shell script. manner: of its launcher; `real` for the program itself."""
 
     def __init__(self, top: Path, srun: str = "exit 0", manner: str = "good") -> None:
         self.top = top
@@ -39,7 +41,7 @@ class World:
             program=self.program,
             shm=Path("/dev/shm"),
             shim_pid=os.getpid(),
-            cgroups=[Path("/sys/fs/cgroup/x/cgroup.procs")],
+            cgroups=[],
             uid=os.getuid(),
             gid=os.getgid(),
             groups=[4, 24],
@@ -48,6 +50,13 @@ class World:
 
     def behave(self, manner: str) -> None:
         """From now on the launcher is of this manner."""
+        if manner == "real":
+            shutil.copy(LAUNCHER, self.launcher)
+            # The program runs as the user that it is told.
+            for part in (self.top, *self.top.parents):
+                if part.stat().st_uid == os.geteuid() and part.parent != part:
+                    part.chmod(part.stat().st_mode | 0o111)
+            return
         words = [sys.executable, "-S", "-E", str(DOUBLE), manner]
         self.launcher.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         self.launcher.chmod(0o755)
@@ -58,7 +67,8 @@ class World:
 
 def payload(numbers: Mapping[int, int] | list[int], environment: list[bytes] | None = None) -> Payload:
     """What a stand-in with these descriptors hands over."""
-    header = {"v": "1", "cwd": "/", "fds": ",".join(map(str, numbers)), "relays": ""}
+    header = {"v": "1", "cwd": "/", "umask": "0022", "fds": ",".join(map(str, numbers)), "relays": "", "nice": "0"}
+    header |= {"affinity": "ffff", "sigign": "0", "sigmask": "0"}
     return Payload(header, [b"srun", b"./train.py"], ENVIRONMENT if environment is None else environment)
 
 
