@@ -148,12 +148,50 @@ def test_the_way_out_is_found_noted_and_ended(
     asyncio.run(scene())
 
 
-def test_a_block_of_ports_in_which_one_is_taken_is_passed_over() -> None:
+def test_a_block_of_ports_in_which_one_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     first = way_out._free_ports()
+    monkeypatch.setattr(way_out, "_FIRST_PORT", first.start)
+    monkeypatch.setattr(way_out, "_LAST_PORT", first.stop - 1)
+    assert way_out._free_ports() == first and len(first) == 256
     with socket.socket() as taken:
         taken.bind(("", first[5]))
-        second = way_out._free_ports()
-    assert len(second) == 256 and second.start > first.start
+        with pytest.raises(NetworkError, match=rf"^no 256 ports from {first.start} on are free$"):
+            way_out._free_ports()
+
+
+@needs_root
+@pytest.mark.parametrize("again", [True, False])
+def test_ports_that_another_restore_has_taken_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """pasta cannot listen: with other ports it can. Where the ports are free all the same, that was not the reason."""
+    (tmp_path / "pasta").write_text(
+        f"""#!/bin/sh
+echo "$*" >>{tmp_path}/calls
+[ $(wc -l <{tmp_path}/calls) -gt 2 ] || {{ echo "Couldn't listen on requested ports" >&2; exit 1; }}
+sleep 60 >/dev/null 2>&1 </dev/null &
+"""
+    )
+    (tmp_path / "pasta").chmod(0o755)
+    monkeypatch.setattr(way_out, "PATH", f"{tmp_path}:/usr/bin:/bin")
+    blocks = iter([range(61000, 61256), range(61256, 61512)])
+    monkeypatch.setattr(way_out, "_free_ports", lambda: next(blocks))
+    monkeypatch.setattr(way_out, "_are_free", lambda ports: not again)
+
+    async def scene() -> None:
+        made = await Namespace.create(0, 0)
+        try:
+            (await way_out.attach("pasta", made, made.holder, tmp_path / "note")).end()
+        finally:
+            made.close()
+
+    if again:
+        asyncio.run(scene())
+    else:
+        with pytest.raises(NetworkError, match=r"^pasta: Couldn't listen on requested ports$"):
+            asyncio.run(scene())
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert ["61000-61255" in call for call in calls] == [True, True, False][: 3 if again else 2]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -29,6 +30,7 @@ from slurmckpt.coordinator.network.namespace import PATH, Namespace, NetworkErro
 from slurmckpt.coordinator.proc import start_time
 
 _SECONDS = 10.0
+_TRIES = 4
 _TUN = "/dev/net/tun"
 # The pod's end and pasta's end of the tap. Of their own, so that the node's address leads to the node and not to the
 # pod itself. RFC 3927 (link-local) and RFC 4193 (a prefix made up for this).
@@ -81,18 +83,31 @@ def find(program: str) -> str:
 async def attach(program: str, namespace: Namespace, pod_init: int, note: Path) -> WayOut:
     """Start pasta for the pod. Raises NetworkError: the reason why there is no way out."""
     path = find(program)
-    ports = await asyncio.to_thread(_free_ports)
-    await asyncio.to_thread(choose_ports, pod_init, ports)
+    for last in (False,) * (_TRIES - 1) + (True,):
+        ports = await asyncio.to_thread(_free_ports)
+        await asyncio.to_thread(choose_ports, pod_init, ports)
+        try:
+            lacks = await _serve(path, namespace, ports)
+            break
+        except NetworkError:
+            # Another restore on this node may have taken these ports meanwhile.
+            if last or await asyncio.to_thread(_are_free, ports):
+                raise
+    pidfd = await asyncio.to_thread(_found, program, namespace, note)
+    return WayOut(pidfd, note, lacks)
+
+
+async def _serve(path: str, namespace: Namespace, ports: range) -> str:
+    """Start pasta with all that it can do; gives what it cannot, or an empty text. Raises NetworkError."""
     families = (*_IPV4, *_IPV6) if speaks_ipv6() else ("--ipv4-only", *_IPV4)
     block = f"{ports.start}-{ports.stop - 1}"
-    options, lacks = [*_OPTIONS, *families, "--tcp-ports", block], ""
+    options = [*_OPTIONS, *families, "--tcp-ports", block]
     try:
         await _run(path, namespace, [*options, "--tcp-ports", f"auto,~{block}"])
     except NetworkError as error:
         await _run(path, namespace, options)
-        lacks = f"a port on which a program listens is reached from outside only if the kernel has chosen it ({error})"
-    pidfd = await asyncio.to_thread(_found, program, namespace, note)
-    return WayOut(pidfd, note, lacks)
+        return f"a port on which a program listens is reached from outside only if the kernel has chosen it ({error})"
+    return ""
 
 
 async def _run(path: str, namespace: Namespace, options: Sequence[str]) -> None:
@@ -126,15 +141,23 @@ def choose_ports(pod_init: int, ports: range) -> None:
 
 
 def _free_ports() -> range:
-    """A block of TCP ports that nobody uses on this node. Raises NetworkError."""
-    for first in range(_FIRST_PORT, _LAST_PORT - _PORTS + 2, _PORTS):
-        block = range(first, first + _PORTS)
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for port in block:
-                one = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-                one.bind(("", port))
+    """A block of TCP ports that nobody uses on this node, any of them: others choose now, too. Raises NetworkError."""
+    blocks = [range(first, first + _PORTS) for first in range(_FIRST_PORT, _LAST_PORT - _PORTS + 2, _PORTS)]
+    for block in random.sample(blocks, len(blocks)):
+        if _are_free(block):
             return block
     raise NetworkError(f"no {_PORTS} ports from {_FIRST_PORT} on are free")
+
+
+def _are_free(ports: range) -> bool:
+    try:
+        with contextlib.ExitStack() as stack:
+            for port in ports:
+                one = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+                one.bind(("", port))
+    except OSError:
+        return False
+    return True
 
 
 def _found(program: str, namespace: Namespace, note: Path) -> int:
