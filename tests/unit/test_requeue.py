@@ -7,12 +7,13 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from slurmckpt.errors import SlurmError
 from slurmckpt.hooks import requeue
-from slurmckpt.slurm.port import JobInfo, NodeInfo
+from slurmckpt.slurm.port import JobInfo, NodeInfo, SlurmPort
 
 F = "slurmckpt-0123456789ab"
 OLD = "slurmckpt-ffffffffffff"
@@ -84,7 +85,7 @@ class Slurm:
 
 
 def handle(slurm: Slurm, count: int = 1, enabled: bool = True) -> None:
-    asyncio.run(requeue.handle(slurm, 12, count, enabled))
+    asyncio.run(requeue.handle(cast(SlurmPort, slurm), 12, count, enabled))
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,10 @@ class JobInfo:
     state: base state and flags, as in {"PENDING", "COMPLETING"}. features, prefer: constraint expressions, "" for none.
     While a job is not pending, Slurm shows in `features` the expression that was used and in `prefer` nothing.
     nodes: names, empty while pending. node_count: for a job that is ending, only the nodes that have not finished.
+    requeue: whether it may be requeued; expedite: --requeue=expedite. name: the user's text.
+    array_id, array_task: for a task of an array. het_id: for a component of a heterogeneous job; 0 otherwise.
+    batch: submitted by sbatch. preempt_time: seconds since 1970 when its preemption, and its grace time, began; 0.0
+    when it is not preempted. Slurm forgets it when the requeued job is ready to start.
     """
 
     job_id: int
@@ -38,6 +42,18 @@ class JobInfo:
     restart_count: int
     admin_comment: str
     requeue: bool
+    name: str = ""
+    array_id: int = 0
+    array_task: int | None = None
+    het_id: int = 0
+    batch: bool = True
+    expedite: bool = False
+    preempt_time: float = 0.0
+
+    @property
+    def array(self) -> str:
+        """`12_3` for a task of an array, "" for any other job."""
+        return "" if self.array_task is None else f"{self.array_id}_{self.array_task}"
 
     @property
     def partitions(self) -> frozenset[str]:
@@ -48,6 +64,18 @@ class JobInfo:
     def pending(self) -> bool:
         """Whether the job waits to be started; also true in the epilog of a job that is being requeued."""
         return "PENDING" in self.state
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """One job in a list of all. array: as JobInfo.array. state: one word, as squeue's %T: a flag such as COMPLETING is
+    shown instead of the base state.
+    """
+
+    job_id: int
+    array: str
+    state: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -72,6 +100,21 @@ class SlurmPort(Protocol):
 
     async def job(self, job_id: int) -> JobInfo:
         """The job with this raw id; SlurmError when there is none."""
+        ...
+
+    async def array(self, array_id: int) -> list[JobInfo]:
+        """All jobs with this number: the tasks of that array that stand for themselves, or the one job with this id.
+
+        SlurmError when there is none.
+        """
+        ...
+
+    async def job_lines(self) -> list[JobLine]:
+        """All jobs that the controller knows and the caller may see, ended ones that are not forgotten yet included."""
+        ...
+
+    async def partition_preempt_mode(self, name: str) -> str:
+        """The PreemptMode of a partition, as `REQUEUE` or `CANCEL`; "" when Slurm does not tell."""
         ...
 
     async def node(self, name: str) -> NodeInfo:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from slurmckpt.errors import SlurmError
-from slurmckpt.slurm.port import JobInfo, NodeInfo
+from slurmckpt.slurm.port import JobInfo, JobLine, NodeInfo
 from slurmckpt.slurm.scontrol import Scontrol
 
 Result = TypeVar("Result")
@@ -37,6 +37,18 @@ class Pyslurm:
     async def job(self, job_id: int) -> JobInfo:
         """The job with this raw id; SlurmError when there is none."""
         return await self._scontrol.job(job_id)
+
+    async def array(self, array_id: int) -> list[JobInfo]:
+        """All jobs with this number: the tasks of that array that stand for themselves, or the one job with this id."""
+        return await self._scontrol.array(array_id)
+
+    async def job_lines(self) -> list[JobLine]:
+        """All jobs that the controller knows."""
+        return await self._scontrol.job_lines()
+
+    async def partition_preempt_mode(self, name: str) -> str:
+        """The PreemptMode of a partition; "" when Slurm does not tell."""
+        return await self._scontrol.partition_preempt_mode(name)
 
     async def node(self, name: str) -> NodeInfo:
         """The node with this NodeName; SlurmError when there is none."""

@@ -14,11 +14,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from slurmckpt.errors import SlurmError
-from slurmckpt.slurm.port import JobInfo, NodeInfo
+from slurmckpt.slurm.port import JobInfo, JobLine, NodeInfo
 
 # prolog, epilog and EpilogSlurmctld run without any PATH
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SETTING = re.compile(r"([\w\[\]/]+)\s*= ?(.*)", re.ASCII)
+_PREEMPT_MODE = re.compile(r"(?:^|\s)PreemptMode=(\S+)", re.ASCII)
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)", re.ASCII)
 
 
@@ -37,6 +38,33 @@ class Scontrol:
             if _number(record.get("job_id")) == job_id:
                 return await self._job(record)
         raise SlurmError(f"Slurm knows no job {job_id}")
+
+    async def array(self, array_id: int) -> list[JobInfo]:
+        """All jobs with this number: the tasks of that array that stand for themselves, or the one job with this id."""
+        records = _records(await self._show("job", str(array_id)), "jobs")
+        found = [
+            await self._job(record)
+            for record in records
+            if array_id in (_number(record.get("job_id")), _number(record.get("array_job_id")))
+        ]
+        if not found:
+            raise SlurmError(f"Slurm knows no job {array_id}")
+        return sorted(found, key=lambda job: (job.array_task if job.array_task is not None else -1, job.job_id))
+
+    async def job_lines(self) -> list[JobLine]:
+        """All jobs that the controller knows. By squeue: the JSON of a hundred thousand jobs is half a gigabyte."""
+        squeue = os.path.join(os.path.dirname(self.program), "squeue")
+        # The name comes last: it is the user's text, and may hold what looks like another field.
+        text = await self._run(
+            "--noheader", "--all", "--array", "--states=all", "--format=%A|%F|%K|%T|%j", program=squeue
+        )
+        return [line for line in map(_job_line, text.splitlines()) if line is not None]
+
+    async def partition_preempt_mode(self, name: str) -> str:
+        """The PreemptMode of a partition; "" when Slurm does not tell."""
+        text = await self._run("show", "partition", _checked("partition", name), "--oneliner")
+        match = _PREEMPT_MODE.search(text)
+        return match[1] if match else ""
 
     async def node(self, name: str) -> NodeInfo:
         """The node with this NodeName; SlurmError when there is none."""
@@ -102,6 +130,13 @@ class Scontrol:
             restart_count=_number(record.get("restart_cnt")),
             admin_comment=_text(record.get("admin_comment")),
             requeue=bool(_number(record.get("requeue"))),
+            name=_text(record.get("name")),
+            array_id=_number(record.get("array_job_id")),
+            array_task=_array_task(record),
+            het_id=_number(record.get("het_job_id")),
+            batch=bool(_number(record.get("batch_flag", 1))),
+            expedite="EXPEDITED_REQUEUE" in _words(record.get("flags")),
+            preempt_time=float(_number(record.get("preempt_time"))),
         )
 
     async def _hostnames(self, expression: str) -> tuple[str, ...]:
@@ -125,12 +160,13 @@ class Scontrol:
             raise SlurmError(f"scontrol show {' '.join(words)} --json gave JSON that is not an object")
         return answer
 
-    async def _run(self, *arguments: str) -> str:
-        """scontrol's standard output; SlurmError with its own message when it fails."""
-        what = f"scontrol {' '.join(arguments[:2])}"
+    async def _run(self, *arguments: str, program: str = "") -> str:
+        """The standard output of scontrol, or of another program; SlurmError with its own message when it fails."""
+        program = program or self.program
+        what = f"{os.path.basename(program)} {' '.join(arguments[:2])}"
         try:
             process = await asyncio.create_subprocess_exec(
-                self.program,
+                program,
                 *arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
@@ -138,7 +174,7 @@ class Scontrol:
                 env=environment(),
             )
         except OSError as error:
-            raise SlurmError(f"{self.program} cannot be run: {error.strerror}") from error
+            raise SlurmError(f"{program} cannot be run: {error.strerror}") from error
         try:
             output, errors = await asyncio.wait_for(process.communicate(), self._timeout)
         except asyncio.TimeoutError:
@@ -191,12 +227,25 @@ def _node(record: Mapping[str, object]) -> NodeInfo:
 
 
 def _address(record: Mapping[str, object]) -> str:
-    array, task = record.get("array_job_id"), record.get("array_task_id")
-    if _number(array) and _is_set(task):
-        return f"{_number(array)}_{_number(task)}"
+    if (task := _array_task(record)) is not None:
+        return f"{_number(record.get('array_job_id'))}_{task}"
     if component := _number(record.get("het_job_id")):
         return f"{component}+{_number(record.get('het_job_offset'))}"
     return str(_number(record.get("job_id")))
+
+
+def _array_task(record: Mapping[str, object]) -> int | None:
+    """The task's number in its array; None for a job that is no task, or stands for all tasks that still wait."""
+    task = record.get("array_task_id")
+    return _number(task) if _number(record.get("array_job_id")) and _is_set(task) else None
+
+
+def _job_line(line: str) -> JobLine | None:
+    fields = line.split("|", 4)
+    if len(fields) != 5 or not (fields[0].isascii() and fields[0].isdigit()):
+        return None
+    job_id, array, task, state, name = fields
+    return JobLine(int(job_id), f"{array}_{task}" if task.isdigit() else "", state.strip().upper(), name)
 
 
 def _is_set(value: object) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from slurmckpt.errors import SlurmError
+from slurmckpt.slurm.port import JobLine
 from slurmckpt.slurm.scontrol import Scontrol
 
 F = "slurmckpt-0123456789ab"
@@ -49,6 +50,72 @@ def test_an_array_task_is_found_and_named_among_the_others(scontrol: Any, sample
     assert asyncio.run(port.job(294)).address == "291_1"
     asyncio.run(port.set_job_features(291, "a"))
     assert scontrol.calls()[-1] == ["update", "JobId=291_2", "Features=a"]
+
+
+def test_all_tasks_of_an_array(scontrol: Any, samples: Path) -> None:
+    scontrol.answer("show job 291 --json", (samples / "job-array.json").read_text())
+    scontrol.answer("show job 290 --json", (samples / "job-running.json").read_text())
+    scontrol.answer("show job 9 --json", json.dumps({"jobs": []}))
+    port = Scontrol(scontrol.program)
+    found = asyncio.run(port.array(291))
+    assert [(job.array, job.job_id) for job in found] == [("291_1", 294), ("291_2", 291)]
+    assert [(job.array, job.job_id) for job in asyncio.run(port.array(290))] == [("", 290)]
+    with pytest.raises(SlurmError, match="Slurm knows no job 9"):
+        asyncio.run(port.array(9))
+
+
+def test_tasks_that_wait_stand_for_none(scontrol: Any) -> None:
+    """Those that have not started are one record without a task number; its address is the array's."""
+    waiting = {"job_id": 8, "array_job_id": {"set": True, "number": 8}, "array_task_id": {"set": False, "number": 0}}
+    scontrol.answer("show job 8 --json", json.dumps({"jobs": [waiting]}))
+    (job,) = asyncio.run(Scontrol(scontrol.program).array(8))
+    assert (job.array, job.array_task, job.address) == ("", None, "8")
+
+
+def test_rules_of_a_job(scontrol: Any) -> None:
+    record = {
+        "job_id": 9,
+        "name": "train",
+        "batch_flag": False,
+        "flags": ["JOB_WAS_RUNNING", "EXPEDITED_REQUEUE"],
+        "preempt_time": {"set": True, "infinite": False, "number": 1795969384},
+    }
+    scontrol.answer("show job 9 --json", json.dumps({"jobs": [record]}))
+    scontrol.answer("show job 10 --json", json.dumps({"jobs": [{"job_id": 10}]}))
+    port = Scontrol(scontrol.program)
+    job = asyncio.run(port.job(9))
+    assert (job.name, job.batch, job.expedite, job.preempt_time) == ("train", False, True, 1795969384.0)
+    # What a release does not tell is taken for the usual.
+    job = asyncio.run(port.job(10))
+    assert (job.name, job.batch, job.expedite, job.preempt_time) == ("", True, False, 0.0)
+
+
+def test_a_line_for_each_job(scontrol: Any) -> None:
+    squeue = Path(scontrol.program).with_name("squeue")
+    squeue.symlink_to(scontrol.program)
+    scontrol.answer(
+        "--noheader",
+        "290|290|N/A|RUNNING|train\n"
+        "294|291|1|COMPLETED|a|b PENDING\n"
+        "291|291|2|REQUEUE_HOLD|\n"
+        "nonsense\n"
+        "x|1|2|RUNNING|y\n",
+    )
+    assert asyncio.run(Scontrol(scontrol.program).job_lines()) == [
+        JobLine(290, "", "RUNNING", "train"),
+        JobLine(294, "291_1", "COMPLETED", "a|b PENDING"),
+        JobLine(291, "291_2", "REQUEUE_HOLD", ""),
+    ]
+
+
+def test_preempt_mode_of_a_partition(scontrol: Any) -> None:
+    scontrol.answer(
+        "show partition low", "PartitionName=low AllowGroups=ALL Nodes=n[1-2] PreemptMode=CANCEL State=UP\n"
+    )
+    scontrol.answer("show partition new", "PartitionName=new AllowGroups=ALL\n")
+    port = Scontrol(scontrol.program)
+    assert asyncio.run(port.partition_preempt_mode("low")) == "CANCEL"
+    assert asyncio.run(port.partition_preempt_mode("new")) == ""
 
 
 def test_a_component_of_a_heterogeneous_job(scontrol: Any) -> None:
