@@ -4,55 +4,124 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import shutil
+import subprocess
+import sys
+from typing import Any
 
 import click
 
 from slurmckpt import config
 from slurmckpt.cli.control import NoCoordinator, ask
-from slurmckpt.cli.jobid import JOB_ID
-from slurmckpt.errors import SlurmckptError
+from slurmckpt.cli.jobid import JOB, JobName
+from slurmckpt.config import Settings
+from slurmckpt.errors import SlurmckptError, SlurmError
+from slurmckpt.slurm.port import JobInfo
 from slurmckpt.slurm.select import select
 from slurmckpt.units import format_bytes, format_seconds
 
 
 @click.command("checkpoint")
-@click.argument("job_id", metavar="JOB", type=JOB_ID)
-@click.option("--here", is_flag=True, hidden=True, help="The job runs on this node; do not look for it elsewhere.")
-def command(job_id: int, here: bool) -> None:
+@click.argument("job", metavar="JOB", type=JOB)
+@click.option("--here", type=int, hidden=True, help="JOB's raw id: it runs on this node; ask nobody else.")
+def command(job: JobName, here: int | None) -> None:
     """Take a group checkpoint of JOB now, and wait until it is committed.
+
+    JOB is a job's id, 12_3 for a task of an array, or an array's id for each of its tasks that runs.
 
     Works from any host of the cluster, for the job's user: on another host than the job's node it runs itself there as
     a step of the job.
     """
     settings = config.load()
-    try:
-        answer = ask(settings, job_id, "checkpoint", None)
-    except NoCoordinator:
-        if here:
-            raise
-        _on_its_node(job_id)
+    if here is not None:
+        _say(str(job), ask(settings, here, "checkpoint", None))
         return
+    try:
+        chosen = _choose(job, asyncio.run(select().array(job.number)))
+    except SlurmError as error:
+        # On the job's own node nobody else is needed.
+        try:
+            _say(str(job), ask(settings, job.number, "checkpoint", None))
+        except NoCoordinator:
+            raise error from None
+        return
+    _check_owner(chosen)
+    failed = 0
+    for each in chosen:
+        try:
+            _take(settings, each)
+        except SlurmckptError as error:
+            click.echo(f"Error: {error}" if len(chosen) == 1 else f"Error: job {_name(each)}: {error}", err=True)
+            failed += 1
+        except subprocess.CalledProcessError:
+            failed += 1  # the command on its node has said why
+    if failed:
+        sys.exit(1)
+
+
+def _choose(job: JobName, found: list[JobInfo]) -> list[JobInfo]:
+    """Those that are meant and run. Raises SlurmckptError when none does."""
+    # The raw id of one task is also that of its array: who names it means the array, as for scontrol.
+    array = any(each.array_id == job.number for each in found)
+    meant = [
+        each
+        for each in found
+        if (each.array_task == job.task if job.task is not None else not array or each.array_id == job.number)
+    ]
+    if not meant:
+        raise SlurmckptError(f"Slurm knows no job {job}")
+    running = [each for each in meant if "RUNNING" in each.state and each.nodes]
+    if not running:
+        states = ", ".join(sorted({" ".join(sorted(each.state)) for each in meant}))
+        raise SlurmckptError(f"job {job} is not running (state {states})")
+    return running
+
+
+def _check_owner(jobs: list[JobInfo]) -> None:
+    owner = jobs[0].user_id
+    if os.getuid() in (0, owner):
+        return
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = f"user id {owner}"
+    raise SlurmckptError(f"job {_name(jobs[0])} belongs to {name}; only root and its owner may do that")
+
+
+def _name(job: JobInfo) -> str:
+    return job.array or str(job.job_id)
+
+
+def _take(settings: Settings, job: JobInfo) -> None:
+    """Take a checkpoint of this job. Raises SlurmckptError, or CalledProcessError when the reason has been said."""
+    try:
+        answer = ask(settings, job.job_id, "checkpoint", None)
+    except NoCoordinator:
+        _on_its_node(job)
+    else:
+        _say(_name(job), answer)
+
+
+def _say(shown: str, answer: dict[str, Any]) -> None:
     size, frozen = format_bytes(answer["bytes"]), format_seconds(answer["freeze_seconds"])
-    click.echo(f"job {job_id}: checkpoint #{answer['checkpoint']} committed, {size}, frozen for {frozen}")
+    click.echo(f"job {shown}: checkpoint #{answer['checkpoint']} committed, {size}, frozen for {frozen}")
 
 
-def _on_its_node(job_id: int) -> None:
-    """Replace this process by an srun on the job's node: Slurm itself makes sure of who asks."""
-    job = asyncio.run(select().job(job_id))
-    if "RUNNING" not in job.state or not job.nodes:
-        raise SlurmckptError(f"job {job_id} is not running (state {' '.join(sorted(job.state))})")
+def _on_its_node(job: JobInfo) -> None:
+    """Do the same by an srun on the job's node: Slurm itself makes sure of who asks."""
     srun = shutil.which("srun")
     if srun is None:
         raise SlurmckptError("srun is not on PATH; it is needed to reach the job's node")
     words = [
-        f"--jobid={job_id}",
+        f"--jobid={job.job_id}",
         "--overlap",
         "--nodes=1",
         "--ntasks=1",
         f"--nodelist={job.nodes[0]}",
         "--mem=0",
         "--quiet",
+        "--input=none",
+        "--checkpoint-interval=off",
     ]
-    command = [srun, *words, "--checkpoint-interval=off", "slurmckpt", "checkpoint", "--here", str(job_id)]
-    os.execv(srun, command)
+    subprocess.run([srun, *words, "slurmckpt", "checkpoint", "--here", str(job.job_id), _name(job)], check=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
-from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -18,18 +16,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from slurmckpt import config
+from slurmckpt.cli import find, overview
 from slurmckpt.cli.control import ask
-from slurmckpt.cli.jobid import JOB_ID
+from slurmckpt.cli.jobid import JOB, JobName
 from slurmckpt.config import Settings
 from slurmckpt.errors import SlurmckptError
-from slurmckpt.identity import JobIdentity
 from slurmckpt.store.layout import JobStore
 from slurmckpt.store.record import Attempt, Record, read
 from slurmckpt.units import format_bytes, format_seconds
 
 
 @click.command("status")
-@click.argument("job_id", metavar="[JOB]", required=False, type=JOB_ID)
+@click.argument("job", metavar="[JOB]", required=False, type=JOB)
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable, with every field.")
 @click.option(
     "--checkpoint-dir",
@@ -37,44 +35,30 @@ from slurmckpt.units import format_bytes, format_seconds
     type=click.Path(path_type=Path),
     help="Store of a job that was submitted with this option.",
 )
-def command(job_id: int | None, as_json: bool, directory: Path | None) -> None:
+def command(job: JobName | None, as_json: bool, directory: Path | None) -> None:
     """Show attempts, steps and checkpoints of JOB, or a line for each of your jobs.
+
+    JOB is a job's id, 12_3 for a task of an array, or an array's id for all its tasks.
 
     For each attempt: where it ran, which checkpoint it was restored from, or why it started cold.
     """
     settings = config.load()
     root = directory or settings.store.path
-    stores = list(_stores(root, job_id))
-    if job_id is None:
-        _show_all([(store, read(store)) for store in stores], as_json)
+    if job is None:
+        _show_all([(store, read(store)) for store in find.stores(root)], as_json)
         return
+    stores = find.stores_of(root, job)
     if not stores:
         raise SlurmckptError(
-            f"no record of job {job_id} in {root} (that you may read); did it run with --checkpoint-interval?"
+            f"no record of job {job} in {root} (that you may read); did it run with --checkpoint-interval?"
         )
     records = [read(store) for store in stores]
-    live = _live(settings, job_id)
     for store, record in zip(stores, records, strict=True):
-        valid = _kept(store)
+        valid, live = _kept(store), _live(settings, record.job_id)
         if as_json:
             click.echo(json.dumps(_document(record, valid, live), indent=1))
         else:
             _show(record, valid, live)
-
-
-def _stores(root: Path, job_id: int | None) -> Iterator[JobStore]:
-    """The job directories below the store's root that this user may read, oldest job first."""
-    pattern = f"*/{'*' if os.getuid() == 0 or job_id else _own_name()}/{job_id or '*'}"
-    found = []
-    for path in root.glob(pattern):
-        try:
-            if path.name.isascii() and path.name.isdigit() and path.is_dir() and os.access(path, os.R_OK):
-                owner = path.stat()
-                job = JobIdentity(path.parts[-3], path.parts[-2], owner.st_uid, owner.st_gid, int(path.name))
-                found.append(JobStore(root, job))
-        except (OSError, ValueError):
-            continue
-    yield from sorted(found, key=lambda store: store.job.job_id)
 
 
 def _kept(store: JobStore) -> set[int]:
@@ -83,13 +67,6 @@ def _kept(store: JobStore) -> set[int]:
         return set(store.sequence_numbers())
     except SlurmckptError:
         return set()
-
-
-def _own_name() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError as error:
-        raise SlurmckptError(f"user id {os.getuid()} has no account on this host; name the job") from error
 
 
 def _live(settings: Settings, job_id: int) -> dict[str, Any] | None:
@@ -108,9 +85,14 @@ def _document(record: Record, valid: set[int], live: dict[str, Any] | None) -> d
     return document
 
 
+def _name(record: Record) -> str:
+    """As Slurm's commands call it, and its raw id when that is another."""
+    return f"{record.array} ({record.job_id})" if record.array else str(record.job_id)
+
+
 def _show(record: Record, valid: set[int], live: dict[str, Any] | None) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]job {record.job_id}[/] of {escape(record.user)} on cluster {escape(record.cluster)}")
+    console.print(f"[bold]job {escape(_name(record))}[/] of {escape(record.user)} on cluster {escape(record.cluster)}")
     if live is not None:
         console.print(f"interval {live['interval']}; coordinator on {escape(str(live['node']))} is running")
     attempts = _table("attempt", "node", "started", "ended", "began", "steps")
@@ -151,21 +133,16 @@ def _show(record: Record, valid: set[int], live: dict[str, Any] | None) -> None:
 
 
 def _show_all(found: list[tuple[JobStore, Record]], as_json: bool) -> None:
+    states = overview.slurm_states() if found else {}
     if as_json:
-        click.echo(json.dumps([_document(record, _kept(store), None) for store, record in found], indent=1))
+        documents = [
+            _document(record, _kept(store), None) | {"state": overview.state_of(record, states)}
+            for store, record in found
+        ]
+        click.echo(json.dumps(documents, indent=1))
         return
-    table = _table("job", "user", "attempts", "last node", "checkpoints kept", "last attempt began")
-    for store, record in found:
-        last = record.attempts[-1] if record.attempts else None
-        table.add_row(
-            str(record.job_id),
-            escape(record.user),
-            str(len(record.attempts)),
-            escape(last.node) if last else "-",
-            str(len(_kept(store))),
-            escape(_began(last)) if last else "-",
-        )
-    Console(highlight=False, soft_wrap=True).print(table)
+    counted = [(record, len(_kept(store))) for store, record in found]
+    overview.show(_table(), counted, states, with_user=os.getuid() == 0)
 
 
 def _began(attempt: Attempt) -> str:

@@ -6,7 +6,8 @@ import logging
 import time
 
 from slurmckpt.coordinator.spec import JobSpec
-from slurmckpt.errors import SlurmckptError
+from slurmckpt.errors import SlurmckptError, one_line
+from slurmckpt.slurm.port import JobInfo
 from slurmckpt.store import record
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.layout import JobStore
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 # Notes of older ones are forgotten: a record is written anew with each checkpoint, and read only up to a size.
 _MAX_CHECKPOINTS = 1000
+# Slurm takes a kilobyte and more as a job's name; here it is one column of a table.
+_MAX_NAME = 64
 
 
 class Journal:
@@ -29,9 +32,13 @@ class Journal:
         self._attempt = attempt
 
     @classmethod
-    async def open(cls, store: JobStore, files: UserFiles, spec: JobSpec, epoch: int) -> Journal:
-        """Begin this incarnation's attempt."""
+    async def open(
+        cls, store: JobStore, files: UserFiles, spec: JobSpec, epoch: int, job: JobInfo | None = None
+    ) -> Journal:
+        """Begin this incarnation's attempt. job: what Slurm says of it."""
         kept = await record.load(store, files)
+        if job is not None:
+            kept.name, kept.array = one_line(job.name)[:_MAX_NAME], job.array
         cls.mark_lost(kept)
         attempt = Attempt(epoch=epoch, node=spec.node, started=time.time())
         kept.attempts.append(attempt)
@@ -46,6 +53,16 @@ class Journal:
             lost.outcome = "lost"
             for step in lost.steps:
                 step.state = "lost" if step.state == "running" else step.state
+
+    @property
+    def removed(self) -> str:
+        """When and by whom the job's checkpoints were removed, as the end of a sentence; "" when they were not."""
+        return self._record.removed or ""
+
+    async def gone(self, why: str) -> None:
+        """The job's checkpoints are being removed. why: the end of a sentence."""
+        self._record.removed = why
+        await self._save()
 
     async def restored(self, manifest: Manifest, seconds: float, refused: list[str]) -> None:
         """A step came back from this checkpoint."""
@@ -89,6 +106,7 @@ class Journal:
             )
         )
         del self._record.checkpoints[:-_MAX_CHECKPOINTS]
+        self._record.removed = None
         await self._save()
 
     async def event(self, text: str) -> None:

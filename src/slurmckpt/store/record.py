@@ -83,7 +83,11 @@ class Event:
 
 @dataclass
 class Record:
-    """What happened to one job. Only the last 200 events are kept."""
+    """What happened to one job. Only the last 200 events are kept.
+
+    name: the job's own. array: `12_3` for a task of an array. removed: when and by whom its checkpoints were removed,
+    as the end of a sentence; None when they were not, or there have been new ones since.
+    """
 
     job_id: int
     user: str
@@ -91,6 +95,9 @@ class Record:
     attempts: list[Attempt] = field(default_factory=list)
     checkpoints: list[CheckpointNote] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    name: str = ""
+    array: str = ""
+    removed: str | None = None
     format: int = RECORD_FORMAT
 
     def add_event(self, time: float, text: str) -> None:
@@ -129,6 +136,9 @@ def read(store: JobStore) -> Record:
         attempts=_items(values, "attempts", _attempt),
         checkpoints=_items(values, "checkpoints", _checkpoint),
         events=_items(values, "events", _event)[-MAX_EVENTS:],
+        name=_text(values, "name") or "",
+        array=_text(values, "array") or "",
+        removed=_text(values, "removed"),
     )
 
 

@@ -6,9 +6,9 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +17,8 @@ from click.testing import CliRunner, Result
 from slurmckpt.cli import checkpoint, main
 from slurmckpt.cli.control import NoCoordinator, ask
 from slurmckpt.config import Paths, Settings
-from slurmckpt.errors import SlurmckptError
+from slurmckpt.errors import SlurmckptError, SlurmError
+from slurmckpt.slurm.port import JobInfo
 
 
 class Node:
@@ -56,66 +57,182 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return found
 
 
-def test_on_the_jobs_node(node: Node) -> None:
+def test_on_the_jobs_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(monkeypatch, [job()])
     node.coordinator(b'{"checkpoint": 3, "bytes": 436000000, "freeze_seconds": 0.28}\n')
     done = node.run("7")
     assert (done.exit_code, done.output) == (0, "job 7: checkpoint #3 committed, 436 MB, frozen for 0.28 s\n")
     assert node.asked == [{"verb": "checkpoint"}]
 
 
-def test_a_checkpoint_that_is_not_taken(node: Node) -> None:
+def test_a_checkpoint_that_is_not_taken(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(monkeypatch, [job()])
     node.coordinator(b'{"error": "process 101 uses io_uring"}\n')
     done = node.run("7")
     assert (done.exit_code, done.output) == (1, "Error: process 101 uses io_uring\n")
 
 
 def test_here_means_here(node: Node) -> None:
-    done = node.run("--here", "7")
+    done = node.run("--here", "7", "5_2")
     assert (done.exit_code, done.output) == (1, "Error: no coordinator of job 7 runs on this node\n")
 
 
+def test_here_says_what_the_user_wrote(node: Node) -> None:
+    node.coordinator(b'{"checkpoint": 3, "bytes": 436000000, "freeze_seconds": 0.28}\n')
+    done = node.run("--here", "7", "5_2")
+    assert (done.exit_code, done.output) == (0, "job 5_2: checkpoint #3 committed, 436 MB, frozen for 0.28 s\n")
+
+
+def job(
+    job_id: int = 7,
+    state: str = "RUNNING",
+    node: str = "n3",
+    uid: int | None = None,
+    array: tuple[int, int] | None = None,
+) -> JobInfo:
+    return JobInfo(
+        job_id=job_id,
+        address=str(job_id),
+        state=frozenset(state.split()),
+        user_id=os.getuid() if uid is None else uid,
+        features="",
+        prefer="",
+        nodes=(node,) if node else (),
+        node_count=1,
+        partition="debug",
+        restart_count=0,
+        admin_comment="",
+        requeue=True,
+        array_id=array[0] if array else 0,
+        array_task=array[1] if array else None,
+    )
+
+
 class FakeSlurm:
-    def __init__(self, state: set[str], nodes: list[str]) -> None:
-        self.info = SimpleNamespace(state=state, nodes=nodes)
+    """Answers as Slurm does: with the job of this number, or with all tasks of the array of this number."""
 
-    async def job(self, job_id: int) -> SimpleNamespace:
-        assert job_id == 7
-        return self.info
+    def __init__(self, jobs: list[JobInfo]) -> None:
+        self.jobs = jobs
+
+    async def array(self, number: int) -> list[JobInfo]:
+        found = [each for each in self.jobs if number in (each.job_id, each.array_id)]
+        if not found:
+            raise SlurmError(f"Slurm knows no job {number}")
+        return found
 
 
-def elsewhere(monkeypatch: pytest.MonkeyPatch, slurm: FakeSlurm, srun: str | None = "/usr/bin/srun") -> list[list[str]]:
-    """What is executed instead of this process."""
+def elsewhere(
+    monkeypatch: pytest.MonkeyPatch, jobs: list[JobInfo], srun: str | None = "/usr/bin/srun", status: int = 0
+) -> list[list[str]]:
+    """What is executed to reach the jobs' nodes."""
     executed: list[list[str]] = []
 
-    def execv(path: str, words: list[str]) -> None:
-        assert path == words[0]
+    def run(words: list[str], check: bool) -> None:
+        assert check
         executed.append(words)
+        if status:
+            raise subprocess.CalledProcessError(status, words)
 
-    monkeypatch.setattr(checkpoint, "select", lambda: slurm)
+    monkeypatch.setattr(checkpoint, "select", lambda: FakeSlurm(jobs))
     monkeypatch.setattr(shutil, "which", lambda name: srun)
-    monkeypatch.setattr(os, "execv", execv)
+    monkeypatch.setattr(subprocess, "run", run)
     return executed
 
 
 def test_on_another_host_it_runs_itself_on_the_jobs_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    executed = elsewhere(monkeypatch, FakeSlurm({"RUNNING"}, ["n3"]))
+    executed = elsewhere(monkeypatch, [job()])
     assert node.run("7").exit_code == 0
-    ((srun, *options, program, verb, here, job),) = executed
-    assert (srun, program, verb, here, job) == ("/usr/bin/srun", "slurmckpt", "checkpoint", "--here", "7")
+    ((srun, *options, program, verb, here, raw, name),) = executed
+    assert (srun, program, verb, here, raw, name) == ("/usr/bin/srun", "slurmckpt", "checkpoint", "--here", "7", "7")
     assert {"--jobid=7", "--overlap", "--nodelist=n3", "--ntasks=1", "--checkpoint-interval=off"} <= set(options)
 
 
+def test_a_failure_on_the_jobs_node_was_said_there(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(monkeypatch, [job()], status=1)
+    done = node.run("7")
+    assert (done.exit_code, done.output) == (1, "")
+
+
+ARRAY = [job(8, array=(7, 1)), job(7, array=(7, 2), node="n4"), job(9, "COMPLETED", array=(7, 3))]
+
+
+@pytest.mark.parametrize(
+    ("name", "reached"),
+    [
+        ("7_1", [("8", "7_1", "n3")]),
+        # The raw id of task 2 is that of the array, and so means the array.
+        ("7_2", [("7", "7_2", "n4")]),
+        ("7", [("8", "7_1", "n3"), ("7", "7_2", "n4")]),
+        ("8", [("8", "7_1", "n3")]),
+    ],
+)
+def test_a_task_of_an_array_or_all_that_run(
+    node: Node, monkeypatch: pytest.MonkeyPatch, name: str, reached: list[tuple[str, str, str]]
+) -> None:
+    executed = elsewhere(monkeypatch, ARRAY)
+    assert node.run(name).exit_code == 0
+    assert [(words[-2], words[-1]) for words in executed] == [each[:2] for each in reached]
+    assert [f"--nodelist={each[2]}" in words for words, each in zip(executed, reached, strict=True)] == [True] * len(
+        reached
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("7_3", "Error: job 7_3 is not running (state COMPLETED)"),
+        ("7_4", "Error: Slurm knows no job 7_4"),
+        ("10", "Error: Slurm knows no job 10"),
+    ],
+)
+def test_a_task_that_does_not_run(node: Node, monkeypatch: pytest.MonkeyPatch, name: str, complaint: str) -> None:
+    assert elsewhere(monkeypatch, ARRAY) == []
+    done = node.run(name)
+    assert (done.exit_code, done.output) == (1, complaint + "\n")
+
+
+def test_one_task_that_fails_does_not_keep_the_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.coordinator(b'{"error": "process 101 uses io_uring"}\n')
+    executed = elsewhere(monkeypatch, ARRAY)
+    done = node.run("7")
+    assert (done.exit_code, done.output) == (1, "Error: job 7_2: process 101 uses io_uring\n")
+    assert [words[-1] for words in executed] == ["7_1"]
+
+
 def test_a_job_that_does_not_run(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    executed = elsewhere(monkeypatch, FakeSlurm({"PENDING", "REQUEUED"}, []))
+    executed = elsewhere(monkeypatch, [job(state="PENDING REQUEUED", node="")])
     done = node.run("7")
     assert (done.exit_code, done.output) == (1, "Error: job 7 is not running (state PENDING REQUEUED)\n")
     assert executed == []
 
 
+def test_the_job_of_somebody_else(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    executed = elsewhere(monkeypatch, [job(uid=0)])
+    done = node.run("7")
+    assert (done.exit_code, done.output) == (1, "Error: job 7 belongs to root; only root and its owner may do that\n")
+    assert executed == []
+
+
+def test_on_the_jobs_node_slurm_is_not_needed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(monkeypatch, [])
+    node.coordinator(b'{"checkpoint": 3, "bytes": 1000, "freeze_seconds": 0.28}\n')
+    assert node.run("7").output == "job 7: checkpoint #3 committed, 1.0 kB, frozen for 0.28 s\n"
+
+
 def test_without_srun(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere(monkeypatch, FakeSlurm({"RUNNING"}, ["n3"]), srun=None)
+    elsewhere(monkeypatch, [job()], srun=None)
     done = node.run("7")
     assert (done.exit_code, done.output) == (1, "Error: srun is not on PATH; it is needed to reach the job's node\n")
+
+
+@pytest.mark.parametrize(
+    "name", ["x", "0", "7_", "_1", "7_1_2", "7_x", "-1", "4294967295", "7_4294967295", "\u0667", "07"]
+)
+def test_what_is_no_job(node: Node, name: str) -> None:
+    done = node.run("--", name)
+    assert done.exit_code == 2
+    assert f"JOB must be a job id such as 12, or 12_3 for a task of an array, not {name!r}" in done.output
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,17 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from slurmckpt.cli import main
+from slurmckpt.cli import find, main, overview
 from slurmckpt.config import Paths, Settings, Store
+from slurmckpt.errors import SlurmError
 from slurmckpt.identity import JobIdentity
+from slurmckpt.slurm.port import JobLine
 from slurmckpt.store import record
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.layout import JobStore
@@ -42,6 +45,24 @@ class Shop:
         self.root = top / "store"
         self.run = top / "run"
         self.files = UserFiles.for_user(ME.pw_uid, ME.pw_gid, [ME.pw_gid])
+        # What Slurm knows: tasks of arrays, and lines of squeue. None: it does not answer.
+        self.tasks: list[tuple[int, int, int]] = []
+        self.lines: list[JobLine] | None = []
+
+    async def array(self, number: int) -> list[SimpleNamespace]:
+        found = [
+            SimpleNamespace(job_id=job_id, array_id=array_id, array_task=task)
+            for job_id, array_id, task in self.tasks
+            if number in (job_id, array_id)
+        ]
+        if not found:
+            raise SlurmError(f"Slurm knows no job {number}")
+        return found
+
+    async def job_lines(self) -> list[JobLine]:
+        if self.lines is None:
+            raise SlurmError("slurmctld does not answer")
+        return self.lines
 
     def job(self, job_id: int, content: Record | None, user: str = ME.pw_name) -> JobStore:
         store = JobStore(self.root, JobIdentity("linux", user, ME.pw_uid, ME.pw_gid, job_id))
@@ -59,6 +80,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     found = Shop(tmp_path)
     settings = Settings(store=Store(path=found.root), paths=Paths(run=found.run))
     monkeypatch.setattr("slurmckpt.config.load", lambda: settings)
+    monkeypatch.setattr(find, "select", lambda: found)
+    monkeypatch.setattr(overview, "select", lambda: found)
     yield found
     found.files.close()
 
@@ -117,22 +140,58 @@ def test_json(shop: Shop) -> None:
     assert document["events"] == [{"time": NOON + 50, "text": "checkpoint skipped: output did not settle"}]
 
 
-def test_all_jobs(shop: Shop) -> None:
+def test_all_jobs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 0)
     shop.job(12, None)
-    store = shop.job(7, two_attempts())
+    named = two_attempts()
+    named.name = "training-with-a-very-long-name"
+    store = shop.job(7, named)
     (store.dir / "2").mkdir()
-    cold = Record(100, ME.pw_name, "linux")
-    cold.attempts = [Attempt(1, "n1", NOON), Attempt(2, "n3", NOON, cold_start="no checkpoint had been taken")]
+    cold = Record(100, ME.pw_name, "linux", name="sweep", array="98_3")
+    cold.attempts = [Attempt(1, "n1", NOON), Attempt(2, "n3", NOON, NOON, "FAILED", cold_start="none had been taken")]
     shop.job(100, cold)
+    shop.lines = [JobLine(7, "", "RUNNING", "x"), JobLine(8, "", "PENDING", "y")]
     done = shop.status()
     lines = [" ".join(line.split()) for line in done.output.splitlines() if line.strip(" ─")]
     assert lines == [
-        "job user attempts last node checkpoints kept last attempt began",
-        f"7 {ME.pw_name} 2 n2 1 restored from #2 in 0.14 s, 12 s of work repeated; refused #3: changed",
-        f"12 {ME.pw_name} 0 - 0 -",
-        f"100 {ME.pw_name} 2 n3 0 cold start: no checkpoint had been taken",
+        "job user name state node attempts kept began",
+        f"7 {ME.pw_name} training-with-a-ver… RUNNING n2 2 1 restored #2",
+        f"12 {ME.pw_name} - - - 0 0 -",
+        f"98_3 {ME.pw_name} sweep FAILED n3 2 0 cold start",
     ]
-    assert [document["job_id"] for document in json.loads(shop.status("--json").output)] == [7, 12, 100]
+    documents = json.loads(shop.status("--json").output)
+    assert [(each["job_id"], each["state"]) for each in documents] == [(7, "RUNNING"), (12, "-"), (100, "FAILED")]
+
+
+def test_all_jobs_of_a_user_fit_a_terminal(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: ME)
+    found = two_attempts(4294967294)
+    found.name = "training-with-a-very-long-name"
+    shop.job(4294967294, found)
+    shop.lines = None
+    lines = shop.status().output.strip().splitlines()
+    assert lines[0].split() == ["job", "name", "state", "node", "attempts", "kept", "began"]
+    assert max(map(len, lines)) <= 88
+
+
+def test_tasks_of_an_array(shop: Shop) -> None:
+    """By what Slurm says, and once it has forgotten them, by what the records say."""
+    for job_id, task in ((7, 3), (9, 1), (10, 2)):
+        shop.job(job_id, Record(job_id, ME.pw_name, "linux", array=f"7_{task}"))
+    shop.job(71, Record(71, ME.pw_name, "linux", array="71_1"))
+    for tasks in ([(7, 7, 3), (9, 7, 1), (10, 7, 2)], []):
+        shop.tasks = tasks
+        for name, shown in {"7": ["7_3 (7)", "7_1 (9)", "7_2 (10)"], "7_1": ["7_1 (9)"], "9": ["7_1 (9)"]}.items():
+            lines = [line for line in shop.status(name).output.splitlines() if line.startswith("job")]
+            assert lines == [f"job {each} of {ME.pw_name} on cluster linux" for each in shown]
+        assert "no record of job 7_4 in" in shop.status("7_4").output
+
+
+def test_a_task_that_slurm_has_forgotten_while_it_knows_others(shop: Shop) -> None:
+    shop.job(9, Record(9, ME.pw_name, "linux", array="7_1"))
+    shop.tasks = [(7, 7, 3)]
+    assert "job 7_1 (9) of" in shop.status("7_1").output
 
 
 def test_a_job_without_checkpoint_yet(shop: Shop) -> None:
@@ -155,7 +214,7 @@ def test_an_unknown_job(shop: Shop) -> None:
     )
 
 
-@pytest.mark.parametrize("job", ["0", "-1", "x", "4294967295"])
+@pytest.mark.parametrize("job", ["0", "-1", "x", "4294967295", "7_", "7_x"])
 def test_what_is_no_job(shop: Shop, job: str) -> None:
     assert shop.status("--", job).exit_code == 2
 
