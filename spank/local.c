@@ -1,6 +1,7 @@
 #include "local.h"
 
 #include <ctype.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,9 +48,15 @@ void local_option_given(enum option option, const char *value)
 
 void local_post_opt(void)
 {
+	static bool said;
 	char names[256] = "";
 	size_t used = 0;
 
+	/* Outside an allocation srun makes a job of its own. It comes here once for each of its components. */
+	if (!getenv("SLURM_JOB_ID") && options_any() && !options_off() && !said) {
+		slurm_info("slurmckpt: no checkpoints for this job: only batch jobs (sbatch) can be requeued and restored");
+		said = true;
+	}
 	for (int i = 0; i < OPTION_COUNT; i++) {
 		if (differs & 1u << i)
 			used += (size_t)snprintf(names + used, sizeof(names) - used, "%s--%s", used ? ", " : "",

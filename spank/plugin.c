@@ -10,6 +10,7 @@
 
 #include <slurm/spank.h>
 
+#include "allocator.h"
 #include "args.h"
 #include "local.h"
 #include "options.h"
@@ -37,6 +38,8 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char *argv[])
 	(void)argv;
 	if (spank_context() == S_CTX_LOCAL)
 		local_post_opt();
+	else if (spank_context() == S_CTX_ALLOCATOR)
+		allocator_post_opt();
 	return 0;
 }
 

@@ -162,11 +162,81 @@ def test_srun_names_options_without_effect_on_a_step(host: Path, plugin: Path) -
         (["opt=checkpoint-interval=10m", "opt=checkpoint-interval=off"], job_environment(interval="10m")),
         (["opt=checkpoint-interval=5m", "opt=checkpoint-interval=10m"], job_environment(interval="10m")),
         (["opt=checkpoint-fresh=(null)"], job_environment(fresh="(null)")),
-        (["opt=checkpoint-interval=10m"], {}),
+        (["opt=checkpoint-interval=off"], {}),
+        ([], {}),
     ],
 )
 def test_srun_is_silent_otherwise(host: Path, plugin: Path, words: list[str], env: dict[str, str]) -> None:
     assert lines(run(host, plugin, "local", *words, env=env), "info") == []
+
+
+# What is said at the submission
+
+INTERVAL = "opt=checkpoint-interval=10m"
+NO_REQUEUE = "slurmckpt: Slurm will not requeue this job (--no-requeue): its checkpoints will not bring it back "
+
+
+def submit(host: Path, plugin: Path, name: str, *words: str, **env: str) -> list[str]:
+    """What the plugin says in an allocator of this name."""
+    program = host.with_name(name)
+    if not program.exists():
+        program.symlink_to(host)
+    return lines(run(program, plugin, "allocator", *words, env=env), "info")
+
+
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        (["optind=9", "--no-requeue"], {}),
+        (["optind=9", "--requeue", "--no-requeue"], {}),
+        ([], {"SBATCH_NO_REQUEUE": "1"}),
+        (["optind=9", "--no-requeue"], {"SBATCH_REQUEUE": "1"}),
+    ],
+)
+def test_a_job_that_is_not_requeued_is_told_so(host: Path, plugin: Path, words: list[str], env: dict[str, str]) -> None:
+    (line,) = submit(host, plugin, "sbatch", INTERVAL, *words, **env)
+    assert line.startswith(NO_REQUEUE)
+
+
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        ([], {}),
+        (["optind=9", "--no-requeue", "--requeue"], {}),
+        (["optind=9", "--no-requeue", "--requeue=expedite"], {}),
+        (["optind=9", "--requeue"], {"SBATCH_NO_REQUEUE": "1"}),
+        ([], {"SBATCH_NO_REQUEUE": "1", "SBATCH_REQUEUE": "1"}),
+        # What stands behind the script's name is the script's.
+        (["optind=5", "--no-requeue"], {}),
+    ],
+)
+def test_a_job_that_is_requeued_is_told_nothing(
+    host: Path, plugin: Path, words: list[str], env: dict[str, str]
+) -> None:
+    assert submit(host, plugin, "sbatch", INTERVAL, *words, **env) == []
+
+
+def test_a_heterogeneous_job_is_told_once(host: Path, plugin: Path) -> None:
+    assert submit(host, plugin, "sbatch", INTERVAL, "components=3") == [
+        "slurmckpt: no checkpoints for this job: heterogeneous jobs are not supported yet"
+    ]
+
+
+ONLY_BATCH = "slurmckpt: no checkpoints for this job: only batch jobs (sbatch) can be requeued and restored"
+
+
+def test_salloc_says_it_once(host: Path, plugin: Path) -> None:
+    assert submit(host, plugin, "salloc", INTERVAL, "components=2") == [ONLY_BATCH]
+
+
+def test_srun_says_it_for_a_job_of_its_own(host: Path, plugin: Path) -> None:
+    assert lines(run(host, plugin, "local", INTERVAL, "components=2"), "info") == [ONLY_BATCH]
+
+
+@pytest.mark.parametrize("words", [[], ["opt=checkpoint-interval=off"]])
+@pytest.mark.parametrize("name", ["sbatch", "salloc"])
+def test_who_asks_for_nothing_is_told_nothing(host: Path, plugin: Path, name: str, words: list[str]) -> None:
+    assert submit(host, plugin, name, *words, "components=2", SBATCH_NO_REQUEUE="1") == []
 
 
 # Arguments in plugstack.conf

@@ -2,9 +2,11 @@
  * A double of the Slurm programs that load a SPANK plugin (sbatch, srun, slurmd, slurmstepd): calls the plugin in the
  * order of the real ones and prints what it did, one event a line, on stdout. Standard error is the task's own.
  *
- *   host PLUGIN CONTEXT [arg=WORD|opt=NAME[=VALUE]|env=NAME=VALUE|ITEM=NUMBER|setuid=UID|chroot=DIR|exec=1]...
- *        [-- ARGV...]
+ *   host PLUGIN CONTEXT [arg=WORD|opt=NAME[=VALUE]|env=NAME=VALUE|ITEM=NUMBER|setuid=UID|chroot=DIR|exec=1|
+ *        components=N|optind=N|--WORD]... [-- ARGV...]
  *
+ * components: of a heterogeneous job. optind: as getopt leaves it, for a plugin that looks at the command line; --WORD
+ * is there for that, too.
  * setuid and chroot happen between task_init_privileged and task_init, as slurmstepd and container plugins do it.
  */
 #include <dlfcn.h>
@@ -179,6 +181,7 @@ int main(int argc, char *argv[])
 	const char *new_root = NULL;
 	const char *user = NULL;
 	bool execute = false;
+	int components = 1;
 	void *plugin;
 
 	if (argc < 3 || !(plugin = dlopen(argv[1], RTLD_LAZY))) {
@@ -201,10 +204,14 @@ int main(int argc, char *argv[])
 			user = argv[i] + 7;
 		else if (strcmp(argv[i], "exec=1") == 0)
 			execute = true;
+		else if (strncmp(argv[i], "components=", 11) == 0)
+			components = atoi(argv[i] + 11);
+		else if (strncmp(argv[i], "optind=", 7) == 0)
+			optind = atoi(argv[i] + 7);
 		else if (strcmp(argv[i], "--") == 0) {
 			while (++i < argc)
 				task_argv[task_argc++] = argv[i];
-		} else if (strncmp(argv[i], "opt=", 4) != 0 && !take_item(argv[i])) {
+		} else if (strncmp(argv[i], "opt=", 4) != 0 && strncmp(argv[i], "--", 2) != 0 && !take_item(argv[i])) {
 			fprintf(stderr, "host: what is %s?\n", argv[i]);
 			return 99;
 		}
@@ -215,7 +222,7 @@ int main(int argc, char *argv[])
 		if (strncmp(argv[i], "opt=", 4) == 0)
 			give_option(argv[i] + 4);
 	}
-	if (context != S_CTX_SLURMD)
+	for (int i = 0; context != S_CTX_SLURMD && i < components; i++)
 		call(plugin, "slurm_spank_init_post_opt");
 	if (context == S_CTX_REMOTE) {
 		call(plugin, "slurm_spank_task_init_privileged");
