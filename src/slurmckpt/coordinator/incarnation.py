@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt.config import Settings
-from slurmckpt.coordinator import node, staging
+from slurmckpt.coordinator import node, rules, staging
 from slurmckpt.coordinator.journal import Journal
 from slurmckpt.coordinator.plan import Plan, Planner
+from slurmckpt.coordinator.rules import Rules
 from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.spec import JobSpec
+from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import SlurmckptError
-from slurmckpt.store import lease
+from slurmckpt.store import lease, retention
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.layout import JobStore
 from slurmckpt.store.manifest import Manifest
@@ -29,6 +33,7 @@ class Incarnation:
 
     cold_start: why there is no plan although the job ran before. script: the running batch task, where its sruns have a
     stand-in. starting: held while a step is started, or while a cut is taken: a step that begins is in neither half.
+    at_end: told of each step when its pod has ended, while its streams are still open.
     """
 
     spec: JobSpec
@@ -45,6 +50,7 @@ class Incarnation:
     cold_start: str | None = None
     script: Script | None = None
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    at_end: Callable[[Step], None] = lambda _: None
 
     @property
     def enter(self) -> Path:
@@ -67,14 +73,18 @@ class Incarnation:
         await self.journal.cold_start(reason, self.planner.refused)
 
 
-async def begin(spec: JobSpec, settings: Settings) -> Incarnation:
+async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | None = None) -> Incarnation:
     """Examine the node, take the lease, choose the checkpoint.
 
-    Raises SlurmckptError or OSError: then the job runs without checkpoints.
+    asking: what Slurm's rules for this job are, being found out meanwhile.
+    Raises SlurmckptError or OSError: then the job runs without checkpoints; rules.Pointless: they would be of no use.
     """
+    rules.check(spec, Rules())
     if spec.node_count > 1:
         raise SlurmckptError(f"jobs on several nodes are not supported yet, and this one has {spec.node_count}")
     here = await node.examine(settings)
+    known = await asking if asking is not None else Rules()
+    rules.check(spec, known)
     files = UserFiles.for_user(spec.job.uid, spec.job.gid, os.getgrouplist(spec.job.user, spec.job.gid))
     try:
         store = JobStore(spec.options.directory or settings.store.path, spec.job)
@@ -82,9 +92,11 @@ async def begin(spec: JobSpec, settings: Settings) -> Incarnation:
         directory = await asyncio.to_thread(staging.prepare, settings, spec.job.job_id)
         await asyncio.to_thread(staging.sweep, settings)
         epoch = await lease.take(store, files, spec.node)
-        journal = await Journal.open(store, files, spec, epoch)
+        journal = await Journal.open(store, files, spec, epoch, known.job)
 
         def unfit(manifest: Manifest) -> str:
+            if manifest.script_status is not None:
+                return "it says only that the script had ended" if incarnation.planner.refused else ""
             return node.differences(here, settings, spec, manifest.fingerprint)
 
         incarnation = Incarnation(
@@ -99,8 +111,13 @@ async def begin(spec: JobSpec, settings: Settings) -> Incarnation:
             staging=directory,
             shm=settings.paths.run / str(spec.job.job_id) / "shm",
         )
+        incarnation.planner.removed = journal.removed
         if epoch > 1:
-            if spec.options.fresh:
+            if spec.first_start:
+                await incarnation.start_cold("an earlier job had this job's number; its checkpoints are removed")
+                with contextlib.suppress(SlurmckptError):
+                    await retention.remove_all(store, files)
+            elif spec.options.fresh:
                 await incarnation.start_cold("--checkpoint-fresh asks for it")
             elif settings.restore.attempts == 0:
                 await incarnation.start_cold("restore.attempts is 0 on this node")

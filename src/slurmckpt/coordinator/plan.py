@@ -43,7 +43,10 @@ class Plan:
 
 
 class Planner:
-    """Goes through a job's checkpoints from the newest to the oldest. refused: why those before were not used."""
+    """Goes through a job's checkpoints from the newest to the oldest. refused: why those before were not used.
+
+    removed: when and by whom the job's checkpoints were removed, as the end of a sentence.
+    """
 
     def __init__(
         self, store: JobStore, files: UserFiles, key: bytes, staging: Path, check: Callable[[Manifest], str]
@@ -56,6 +59,7 @@ class Planner:
         self._check = check
         self._left: list[int] | None = None
         self.found = 0
+        self.removed = ""
         self.refused: list[str] = []
 
     async def next(self) -> Plan | None:
@@ -87,6 +91,8 @@ class Planner:
 
     def cold_start_reason(self) -> str:
         """Why no checkpoint fits, for the job's own output."""
+        if not self.found and self.removed:
+            return f"its checkpoints were removed {self.removed}"
         if not self.found:
             return "no checkpoint had been taken"
         return "no checkpoint fits: " + "; ".join(self.refused)

@@ -51,13 +51,19 @@ class Options:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One job on one node. node: Slurm's NodeName. node_count: nodes of the job. restart_count: its requeues so far."""
+    """One job on one node. node: Slurm's NodeName. node_count: nodes of the job. restart_count: its requeues so far.
+
+    het_id: of a heterogeneous job, the id of its first component; else 0. first_start: Slurm says that it has never
+    been requeued; False also where Slurm says nothing.
+    """
 
     job: JobIdentity
     node: str
     node_count: int
     restart_count: int
     options: Options
+    het_id: int = 0
+    first_start: bool = False
 
     def interval(self, settings: Settings) -> Interval:
         """The job's own interval; else the site's; else, for a job that gave other options, 10 minutes."""
@@ -95,6 +101,8 @@ def from_environment(environment: Mapping[str, str]) -> JobSpec:
                 environment.get("SLURM_JOB_RESTART_COUNT") or environment.get("SLURM_RESTART_COUNT") or 0
             ),
             options=_options(environment),
+            het_id=int(environment.get("SLURM_HET_JOB_ID") or 0),
+            first_start=environment.get("SLURM_JOB_RESTART_COUNT") == "0",
         )
     except KeyError as error:
         raise SpecError(f"user id {environment.get('SLURM_JOB_UID')} has no account on this node") from error
@@ -110,6 +118,8 @@ def save(spec: JobSpec, path: Path) -> None:
         "node": spec.node,
         "node_count": spec.node_count,
         "restart_count": spec.restart_count,
+        "het_id": spec.het_id,
+        "first_start": spec.first_start,
         "options": {
             "interval": str(options.interval) if options.interval else None,
             "directory": str(options.directory) if options.directory else None,
@@ -134,6 +144,8 @@ def load(path: Path) -> JobSpec:
             node=document["node"],
             node_count=document["node_count"],
             restart_count=document["restart_count"],
+            het_id=document["het_id"],
+            first_start=document["first_start"],
             options=Options(
                 interval=parse_interval(options["interval"]) if options["interval"] else None,
                 directory=Path(options["directory"]) if options["directory"] else None,

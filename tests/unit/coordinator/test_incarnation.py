@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,15 @@ from slurmckpt.capture import criu
 from slurmckpt.config import Paths, Restore, Settings, Staging, Store
 from slurmckpt.coordinator import node
 from slurmckpt.coordinator.incarnation import Incarnation, begin
+from slurmckpt.coordinator.rules import Pointless, Rules
 from slurmckpt.coordinator.spec import JobSpec, Options
 from slurmckpt.errors import SlurmckptError, StoreError
 from slurmckpt.identity import JobIdentity
+from slurmckpt.slurm.port import JobInfo
+from slurmckpt.store.record import read
 
 ROOT = os.geteuid() == 0
+JOB = JobInfo(7, "7", frozenset({"RUNNING"}), 1000, "", "", ("n1",), 1, "debug", 0, "", True)
 # Of any system, and surely no owner of anything here.
 USER = pwd.getpwnam("nobody") if ROOT else pwd.getpwuid(os.getuid())
 
@@ -26,6 +32,7 @@ class Site:
     def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.top = top
         self.attempts = 3
+        self.begun: list[Incarnation] = []
         # The prolog makes it before there is a coordinator.
         (top / "run" / "7").mkdir(parents=True)
 
@@ -34,26 +41,42 @@ class Site:
 
         monkeypatch.setattr(node, "examine", examine)
 
-    def begin(self, node_count: int = 1, **options: object) -> Incarnation:
+    def begin(
+        self, node_count: int = 1, first_start: bool = False, job: JobInfo | None = None, **options: object
+    ) -> Incarnation:
         settings = Settings(
             store=Store(path=self.top / "store"),
             staging=Staging(path=self.top / "staging"),
             paths=Paths(run=self.top / "run"),
             restore=Restore(attempts=self.attempts),
         )
-        job = JobIdentity("c", USER.pw_name, USER.pw_uid, USER.pw_gid, 7)
-        spec = JobSpec(job, "n1", node_count, 0, Options(**options))  # type: ignore[arg-type]
-        begun = asyncio.run(begin(spec, settings))
-        begun.files.close()
+        identity = JobIdentity("c", USER.pw_name, USER.pw_uid, USER.pw_gid, 7)
+        chosen = Options(**options)  # type: ignore[arg-type]
+        spec = JobSpec(identity, "n1", node_count, 0, chosen, first_start=first_start)
+
+        async def asking() -> Rules:
+            return Rules(job)
+
+        async def scene() -> Incarnation:
+            return await begin(spec, settings, asyncio.ensure_future(asking()))
+
+        begun = asyncio.run(scene())
+        self.begun.append(begun)
         return begun
+
+    def as_user(self, function: Callable[..., object], *arguments: object) -> None:
+        self.begun[-1].files.run_sync(function, *arguments)
 
 
 @pytest.fixture
-def site(home: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+def site(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     if ROOT:
         os.chown(home, 0, 0)
     home.chmod(0o755)
-    return Site(home, monkeypatch)
+    found = Site(home, monkeypatch)
+    yield found
+    for begun in found.begun:
+        begun.files.close()
 
 
 def test_the_first_incarnation(site: Site) -> None:
@@ -70,6 +93,35 @@ def test_the_next_one_finds_no_checkpoint_and_says_so(site: Site) -> None:
     site.begin()
     begun = site.begin()
     assert (begun.epoch, begun.cold_start) == (2, "no checkpoint had been taken")
+
+
+def test_what_was_removed_is_not_said_to_have_never_been(site: Site) -> None:
+    begun = site.begin()
+    asyncio.run(begun.journal.gone("when it had ended (COMPLETED)"))
+    assert site.begin().cold_start == "its checkpoints were removed when it had ended (COMPLETED)"
+
+
+def test_a_new_job_with_the_number_of_an_old_one_gets_nothing_of_it(site: Site) -> None:
+    """Slurm numbers its jobs anew when it has lost its state, or come to the last number."""
+    first = site.begin()
+    site.as_user(first.store.checkpoint(3).mkdir)
+    again = site.begin(first_start=True)
+    assert (again.epoch, again.plan) == (2, None)
+    assert again.cold_start == "an earlier job had this job's number; its checkpoints are removed"
+    assert again.store.sequence_numbers() == []
+
+
+def test_a_job_of_which_no_checkpoint_is_of_use_leaves_no_trace(site: Site) -> None:
+    with pytest.raises(Pointless):
+        site.begin(job=replace(JOB, batch=False))
+    assert not (site.top / "store").exists()
+
+
+def test_the_record_knows_the_jobs_names(site: Site) -> None:
+    begun = site.begin(job=replace(JOB, name="a\x1b[2J" + "b" * 100, array_id=5, array_task=2))
+    kept = read(begun.store)
+    assert kept.array == "5_2"
+    assert kept.name == r"a\x1b[2J" + "b" * 56
 
 
 def test_fresh(site: Site) -> None:
