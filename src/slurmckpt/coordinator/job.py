@@ -10,9 +10,10 @@ import time
 from typing import Any
 
 from slurmckpt.config import Settings
-from slurmckpt.coordinator import incarnation, shm
+from slurmckpt.coordinator import incarnation, rules, shm
 from slurmckpt.coordinator.checkpoints import Checkpointer
 from slurmckpt.coordinator.choice import Skipped
+from slurmckpt.coordinator.finished import ScriptEnd
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
 from slurmckpt.coordinator.pod import Pod
@@ -22,16 +23,12 @@ from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.coordinator.task import Hello
 from slurmckpt.errors import SlurmckptError
-from slurmckpt.slurm.port import SlurmPort
+from slurmckpt.slurm import states
+from slurmckpt.slurm.port import JobInfo, SlurmPort
 from slurmckpt.store import lease, retention
 from slurmckpt.store.manifest import Manifest
 
 log = logging.getLogger(__name__)
-
-# States in which Slurm will not run the job again by itself, and its owner has what he wanted: the images have served
-# their time.
-_OVER = frozenset({"COMPLETED", "CANCELLED"})
-_COMING_BACK = frozenset({"REQUEUED", "PENDING", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
 
 
 class Job:
@@ -49,6 +46,7 @@ class Job:
         self._incarnation: Incarnation | None = None
         self._runner: StepRunner | None = None
         self._checkpointer: Checkpointer | None = None
+        self._script_end: ScriptEnd | None = None
         self._declined = ""
         self._ready = asyncio.Event()
         self._working: set[asyncio.Task[None]] = set()
@@ -63,26 +61,35 @@ class Job:
         if self._declined or self._stopping:
             return
         self._opening = asyncio.current_task()
+        asking = asyncio.create_task(rules.look(self._slurm, self.spec))
         try:
-            begun = await incarnation.begin(self.spec, self.settings)
+            begun = await incarnation.begin(self.spec, self.settings, asking)
+            for remark in (await asking).remarks:
+                self.notices.later(remark)
+            self._script_end = ScriptEnd(begun, self.steps, self._slurm)
+            begun.at_end = self._script_end.note
             self._incarnation = begun
             self._runner = StepRunner(begun, self.steps, self.notices, self._numbers)
             self._checkpointer = Checkpointer(
                 begun, self.steps, self.notices, self._slurm, self._superseded, self._numbers
             )
             self._work(self._checkpointer.keep_time())
+        except rules.Pointless as error:
+            self.decline(str(error), error.quiet)
         except Exception as error:  # the tasks wait for us: whatever it is, they must run
             if not isinstance(error, (SlurmckptError, OSError)):
                 log.exception("job %d", self.spec.job.job_id)
             self.decline(str(error) or type(error).__name__)
         finally:
+            asking.cancel()
             self._ready.set()
 
-    def decline(self, reason: str) -> None:
-        """Run this job without checkpoints; its first task says why."""
-        log.warning("job %d: no checkpoints: %s", self.spec.job.job_id, reason)
+    def decline(self, reason: str, quiet: bool = False) -> None:
+        """Run this job without checkpoints; its first task says why, but for a quiet one."""
+        log.log(logging.INFO if quiet else logging.WARNING, "job %d: no checkpoints: %s", self.spec.job.job_id, reason)
         self._declined = reason
-        self.notices.later(f"no checkpoints for this job: {reason}")
+        if not quiet:
+            self.notices.later(f"no checkpoints for this job: {reason}")
 
     def step_of(self, hello: Hello) -> Step | None:
         """The step that a task belongs to; None when it came too late to be part of its pod."""
@@ -146,23 +153,27 @@ class Job:
         with contextlib.suppress(SlurmckptError, OSError):
             await lease.check(begun.store, begun.files, begun.epoch)
             await begun.journal.stopped()
-            state = await self._state()
+            info = await self._info()
+            state = frozenset() if info is None else info.state
             await lease.check(begun.store, begun.files, begun.epoch)
             await begun.journal.ended(_outcome(state))
-            if state & _OVER and not state & _COMING_BACK:
+            if self._script_end is not None:
+                await self._script_end.settle(info)
+            if states.over(state):
+                await begun.journal.gone(f"when it had ended ({_outcome(state)})")
                 await retention.remove_all(begun.store, begun.files)
             await retention.forget(begun.store, begun.files, self.settings.store.record_days)
         await asyncio.to_thread(begun.files.close)
 
-    async def _state(self) -> frozenset[str]:
-        """The job's state for Slurm; empty when it is not known."""
+    async def _info(self) -> JobInfo | None:
+        """What Slurm says of the job; None when that is not known."""
         if self._slurm is None:
-            return frozenset()
+            return None
         try:
-            return (await self._slurm.job(self.spec.job.job_id)).state
+            return await self._slurm.job(self.spec.job.job_id)
         except SlurmckptError as error:
             log.warning("job %d: its state is not known, so its checkpoints stay: %s", self.spec.job.job_id, error)
-            return frozenset()
+            return None
 
     def status(self) -> dict[str, Any]:
         """What `slurmckpt status` asks of a running coordinator."""
@@ -220,6 +231,6 @@ class Job:
 
 def _outcome(state: frozenset[str]) -> str:
     """How an incarnation ended, in a word or two for `slurmckpt status`."""
-    if state & _COMING_BACK:
+    if states.coming_back(state):
         return "requeued"
     return " ".join(sorted(state - {"COMPLETING"})) or "unknown"

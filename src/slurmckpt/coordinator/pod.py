@@ -56,6 +56,7 @@ class Pod:
     """The namespaces in which the tasks of one step run on this node. at_end: what to do when they are gone.
 
     binds: what is mounted where in its mount namespace, in order.
+    signalled: the signals that reached any of its tasks from outside.
     """
 
     step: str
@@ -73,6 +74,7 @@ class Pod:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     at_end: list[Callable[[], None]] = field(default_factory=list)
     binds: Sequence[tuple[Path, Path]] = ()
+    signalled: set[int] = field(default_factory=set)
     _channel: Channel | None = None
     _answers: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     _reader: asyncio.Task[None] | None = None
@@ -281,6 +283,7 @@ class Pod:
             else:
                 task.status = message.number("status")
         elif message.verb == "SIGNALLED":
+            self.signalled.add(message.number("n"))
             log.info("step %s: task %d gets signal %d", self.step, message.number("index"), message.number("n"))
         elif message.verb == "FAILED":
             log.error("pod init of step %s: %s", self.step, message.text("reason"))

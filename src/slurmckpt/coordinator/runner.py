@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from slurmckpt.coordinator import outputs, restoring, scriptfile, shm, trust
+from slurmckpt.coordinator import finished, outputs, restoring, scriptfile, shm, trust
 from slurmckpt.coordinator import payload as payloads
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices, say
@@ -49,8 +49,18 @@ class StepRunner:
         incarnation = self._incarnation
         returning = self._returning if self._returning and step.name in self._returning.missing else None
         try:
+            plan = incarnation.plan
+            if plan is not None and plan.manifest.script_status is not None and step.name == "batch":
+                step.streams.keep(step.name, tasks[0])
+                await finished.end_at_once(incarnation, plan, step, tasks)
+                return
             if step.nnodes > 1:
                 raise trust.Unwrappable(f"step {step.name} runs on {step.nnodes} nodes")
+            if any(task.has_terminal for task in tasks):
+                self._notices.later("no checkpoints for steps with a terminal (srun --pty)")
+                await self._notices.to_starting(tasks)
+                await run_directly(step, tasks)
+                return
             groups = [trust.check(task.shim_pid, incarnation.spec.job.uid) for task in tasks]
             for task in tasks:
                 step.streams.keep(step.name, task)
@@ -311,6 +321,7 @@ class StepRunner:
         await journal.step(step.name, step.ntasks, "running", None)
         await pod.ended.wait()
         await pod.gone()
+        self._incarnation.at_end(step)
         step.streams.close()
         if step.name == "batch":
             await self.close_script()

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
+import time
 from pathlib import Path
 
 from slurmckpt.config import Settings
 
 log = logging.getLogger(__name__)
+
+# Of a directory `<job id>.<random>.ended`, in which a job that has ended prepares its last entry in the store.
+ENDED_SUFFIX = ".ended"
+# settle() of a job takes two minutes at most.
+_ENDED_SECONDS = 3600.0
 
 
 def prepare(settings: Settings, job_id: int) -> Path:
@@ -30,3 +37,7 @@ def sweep(settings: Settings) -> None:
         if directory.name.isdigit() and not (settings.paths.run / directory.name).exists():
             log.info("%s is left from a job that is gone; it is removed", directory)
             shutil.rmtree(directory, ignore_errors=True)
+        elif directory.name.endswith(ENDED_SUFFIX):
+            with contextlib.suppress(OSError):
+                if directory.lstat().st_mtime < time.time() - _ENDED_SECONDS:
+                    shutil.rmtree(directory)

@@ -182,6 +182,12 @@ class Manifest:
     files: list[StoredFile] = field(default_factory=list)
     format: int = MANIFEST_FORMAT
 
+    @property
+    def script_status(self) -> int | None:
+        """The wait status of a batch script that had ended, where that is all that this checkpoint says; else None."""
+        ends = [step.status for step in self.finished_steps if step.step == "batch" and not self.steps]
+        return ends[0] if ends else None
+
     def to_json(self) -> bytes:
         """The exact bytes that are signed and stored. ASCII: names that are not UTF-8 survive as escapes."""
         return (json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False) + "\n").encode("ascii")

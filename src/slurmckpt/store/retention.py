@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from slurmckpt.errors import StoreError
@@ -42,6 +42,14 @@ async def prune(store: JobStore, files: UserFiles, keep: int, protect: set[int])
     if keep < 1:
         raise ValueError(f"keep = {keep} is not accepted: at least 1 checkpoint is kept")
     return await files.run(_prune, store, keep, frozenset(protect))
+
+
+async def remove(store: JobStore, files: UserFiles, seqs: Sequence[int], partials: Sequence[int] = ()) -> None:
+    """Remove these committed and these partial checkpoints, and no others. One that is gone already is fine.
+
+    Raises StoreError with one line as prune() does.
+    """
+    await files.run(_remove, store, seqs, partials)
 
 
 async def remove_all(store: JobStore, files: UserFiles) -> list[int]:

@@ -239,6 +239,9 @@ def settled(
         async def ended(self, outcome: str) -> None:
             events.append(f"ended {outcome}")
 
+        async def gone(self, why: str) -> None:
+            events.append(f"gone {why}")
+
     monkeypatch.setattr(lease, "check", check)
     monkeypatch.setattr(retention, "remove_all", remove_all)
     monkeypatch.setattr(retention, "forget", forget)
@@ -260,7 +263,12 @@ def settled(
 def test_a_job_that_is_over_leaves_no_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...]
 ) -> None:
-    assert settled(tmp_path, monkeypatch, FakeSlurm(*states)) == ["stopped", f"ended {states[0]}", "images removed"]
+    assert settled(tmp_path, monkeypatch, FakeSlurm(*states)) == [
+        "stopped",
+        f"ended {states[0]}",
+        f"gone when it had ended ({states[0]})",
+        "images removed",
+    ]
 
 
 @pytest.mark.parametrize(
