@@ -61,6 +61,7 @@ class Store:
     level: int = 1
     retries: int = 3
     record_days: int = 30
+    image_days: int = 7
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,7 @@ def _store(table: _Table) -> Store:
         level=table.whole("level", default.level, 1, 19),
         retries=table.whole("retries", default.retries, 0, 100),
         record_days=table.whole("record_days", default.record_days, 0, 36500),
+        image_days=table.whole("image_days", default.image_days, 0, 36500),
     )
     table.done()
     return section

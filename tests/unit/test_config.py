@@ -141,7 +141,10 @@ def test_values(tmp_path: Path) -> None:
             "store.path = '/a/../b' is not accepted: an absolute path without \"..\", as text",
         ),
         ('[store]\npath = "/a\\u0000b"', "store.path = '/a\\x00b' is not accepted: an absolute path"),
-        ('[store]\npaht = "/x"', "unknown key store.paht (did you mean path?); accepted: compression, keep, level"),
+        (
+            '[store]\npaht = "/x"',
+            "unknown key store.paht (did you mean path?); accepted: compression, image_days, keep, level",
+        ),
         ("[stroe]\nkeep = 1", "unknown key stroe (did you mean store?); accepted: capture, fingerprint"),
         ("store = 1", "store = 1 is not accepted: a section, written [store]"),
         ("[schedule]\njitter = 0.6", "schedule.jitter = 0.6 is not accepted: a number from 0 to 0.5"),
