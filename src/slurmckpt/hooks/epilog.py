@@ -17,7 +17,7 @@ from pathlib import Path
 
 from slurmckpt import config, logs
 from slurmckpt.config import Settings
-from slurmckpt.coordinator import shm
+from slurmckpt.coordinator import pointer, shm
 from slurmckpt.coordinator.proc import start_time
 from slurmckpt.coordinator.sockets import CONTROL_SOCKET
 from slurmckpt.errors import ConfigError, SlurmckptError
@@ -46,6 +46,7 @@ def main() -> int:
 def clean(settings: Settings, job_id: int) -> None:
     """Leave nothing of a job's coordinator and pods on this node."""
     directory = settings.paths.run / str(job_id)
+    pointer.remove(directory)
     if not directory.is_dir():
         return
     if not _ask_to_stop(directory):

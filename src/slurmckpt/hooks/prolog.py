@@ -16,7 +16,7 @@ import sys
 
 from slurmckpt import config, logs
 from slurmckpt.config import Settings
-from slurmckpt.coordinator import shm, sockets, spec
+from slurmckpt.coordinator import pointer, shm, sockets, spec
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.errors import ConfigError, SlurmckptError
 from slurmckpt.hooks import epilog
@@ -55,6 +55,7 @@ def _start(settings: Settings, declined: str) -> None:
         epilog.clean(settings, job.job.job_id)
     settings.paths.run.mkdir(mode=0o755, parents=True, exist_ok=True)
     directory.mkdir(mode=0o711)
+    pointer.leave(directory)
     spec.save(job, directory / "spec.json")
     if not declined:
         try:
