@@ -88,9 +88,13 @@ class JobStore:
         return sorted(int(match[1]) for match in matches if (match[2] or "") == suffix)
 
     def _make_as_user(self) -> None:
-        for directory in (self.root, self.dir.parent.parent):
-            if not directory.is_dir():
-                _make_directory(directory, 0o755)
+        cluster = self.dir.parent.parent
+        if not self.root.is_dir():
+            _make_directory(self.root, 0o755)
+        if not cluster.is_dir():
+            # Where all users may write, the next one needs a place here too; as in the root above, nobody else removes
+            # it, but for the one who happens to come first.
+            _make_directory(cluster, 0o1777 if _is_for_all(self.root) else 0o755)
         for directory in (self.dir.parent, self.dir):
             _make_directory(directory, 0o700)
             _check_owner(directory, self.job)
@@ -121,6 +125,14 @@ def _make_as_root(root: Path, job: JobIdentity) -> None:
         # root_squash made it a directory of nobody.
         with contextlib.suppress(OSError):
             user.rmdir()
+
+
+def _is_for_all(directory: Path) -> bool:
+    """Whether every user may make entries in it, and remove only the own ones."""
+    try:
+        return stat.S_IMODE(directory.stat().st_mode) & 0o1002 == 0o1002
+    except OSError:
+        return False
 
 
 def _make_directory(path: Path, mode: int) -> None:

@@ -74,6 +74,19 @@ def test_missing_store_has_no_checkpoints(world: World) -> None:
     assert (store.sequence_numbers(), store.next_seq()) == ([], 1)
 
 
+@pytest.mark.parametrize(("mode", "made"), [(0o1777, 0o1777), (0o755, 0o755), (0o777, 0o755)])
+def test_the_clusters_directory_is_for_all_where_the_store_is(world: World, mode: int, made: int) -> None:
+    """The user whose job comes first makes it, where root may not: the next user needs a place in it, too."""
+    root = world.top / "open"
+    root.mkdir()
+    os.chown(root, world.job.uid, world.job.gid)
+    root.chmod(mode)
+    store = JobStore(root, world.job)
+    asyncio.run(store.prepare(world.files, by_root=False))
+    assert stat.S_IMODE(store.dir.parent.parent.stat().st_mode) == made
+    assert stat.S_IMODE(store.dir.parent.stat().st_mode) == 0o700
+
+
 # --- the user's thread --------------------------------------------------------------------------------------------
 
 
