@@ -14,7 +14,7 @@ PYTHON ?= python3
 TOOLS := build/venv
 PYTEST := $(TOOLS)/bin/python -m pytest
 
-.PHONY: all install deps check test test-unit test-cluster test-trixie test-linuxproc demo bench proto clean
+.PHONY: all install install-package deps check test test-unit test-cluster test-trixie test-linuxproc demo bench proto clean
 
 all:
 	$(MAKE) -C pod
@@ -25,16 +25,25 @@ install:
 	$(MAKE) -C spank install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 	$(MAKE) -C prolog install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) VENV=$(VENV)
 	$(MAKE) -C epilog install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) VENV=$(VENV)
-	test -x $(DESTDIR)$(VENV)/bin/python || $(PYTHON) -m venv $(DESTDIR)$(VENV)
-	$(DESTDIR)$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) .
+	$(MAKE) install-package DESTDIR=$(DESTDIR) VENV=$(VENV)
 	install -d -m 0755 $(DESTDIR)$(PREFIX)/libexec/slurmckpt/criu-plugins
 	install -d -m 0755 $(DESTDIR)$(SYSCONFDIR) $(DESTDIR)$(PREFIX)/bin
 	test -e $(DESTDIR)$(SYSCONFDIR)/slurmckpt.toml || install -m 0644 etc/slurmckpt.toml $(DESTDIR)$(SYSCONFDIR)/slurmckpt.toml
 	ln -sf $(VENV)/bin/slurmckpt $(DESTDIR)$(PREFIX)/bin/slurmckpt
 	install -d -m 0755 $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|/usr/bin/|$(PREFIX)/bin/|' etc/systemd/slurmckpt-register.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/slurmckpt-register.service
-	install -m 0644 etc/systemd/slurmckpt-register.timer $(DESTDIR)$(PREFIX)/lib/systemd/system/slurmckpt-register.timer
+	for unit in register prune; do \
+		sed 's|/usr/bin/|$(PREFIX)/bin/|' etc/systemd/slurmckpt-$$unit.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/slurmckpt-$$unit.service && \
+		install -m 0644 etc/systemd/slurmckpt-$$unit.timer $(DESTDIR)$(PREFIX)/lib/systemd/system/slurmckpt-$$unit.timer || exit 1; \
+	done
 	install -D -m 0644 etc/logrotate/slurmckpt $(DESTDIR)/etc/logrotate.d/slurmckpt
+
+# The virtual environment with the package. pip and venv write the place where they run into what they make: with DESTDIR it
+# is taken out again.
+install-package:
+	test -x $(DESTDIR)$(VENV)/bin/python || $(PYTHON) -m venv $(DESTDIR)$(VENV)
+	$(DESTDIR)$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) .
+	test -z "$(DESTDIR)" || grep -lrIF "$(DESTDIR)$(VENV)" $(DESTDIR)$(VENV)/bin $(DESTDIR)$(VENV)/pyvenv.cfg | \
+		xargs -r sed -i "s|$(DESTDIR)$(VENV)|$(VENV)|g"
 
 # What tests and demo need on a Debian or Ubuntu machine.
 deps: $(TOOLS)/ready

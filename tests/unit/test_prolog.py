@@ -264,3 +264,37 @@ def test_install_writes_the_paths(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == 0o755
         expected = "VENV=/opt/v" if path.name == "hand-over" else "LIBEXEC=/opt/p/libexec/slurmckpt"
         assert expected in path.read_text().splitlines()
+
+
+@pytest.mark.parametrize("leads", ["somewhere", "nowhere"])
+def test_the_epilog_follows_the_link_of_a_run_directory_elsewhere(node: Node, leads: str) -> None:
+    """paths.run of slurmckpt.toml: the shell script cannot read that."""
+    (node.root / "run/42").rmdir()
+    assert node.run("epilog").returncode == 0 and node.calls == []
+    (node.root / "run/42").symlink_to(node.root if leads == "somewhere" else node.root / "nowhere")
+    assert node.run("epilog").returncode == 0
+    assert node.calls == ["-I -m slurmckpt.hooks.epilog"]
+
+
+def test_installing_into_another_root_leaves_no_trace_of_it(tmp_path: Path) -> None:
+    """pip writes the path of its Python into the first line of what it installs, venv writes it into its own files."""
+    there = tmp_path / "root"
+    program = there / "opt/venv/bin/python"
+    program.parent.mkdir(parents=True)
+    (there / "opt/venv/pyvenv.cfg").write_text(f"command = /usr/bin/python3 -m venv {there}/opt/venv\n")
+    script = there / "opt/venv/bin/slurmckpt"
+    # Stands in for pip: what a real one does to the first line of a script.
+    program.write_text(
+        f"""#!/bin/sh
+printf '#!%s\\nprint(1)\\n' "$0" >"${{0%/*}}/slurmckpt"
+echo "$*" >{tmp_path}/calls
+"""
+    )
+    program.chmod(0o755)
+    command = ["make", "-s", "-C", str(ROOT), "install-package", f"DESTDIR={there}", "VENV=/opt/venv"]
+    subprocess.run(command, check=True)
+    assert script.read_text() == "#!/opt/venv/bin/python\nprint(1)\n"
+    assert (there / "opt/venv/pyvenv.cfg").read_text() == "command = /usr/bin/python3 -m venv /opt/venv\n"
+    assert (tmp_path / "calls").read_text().split()[:3] == ["-m", "pip", "install"]
+    subprocess.run(["make", "-s", "-C", str(ROOT), "install-package", f"VENV={there}/opt/venv"], check=True)
+    assert script.read_text() == f"#!{program}\nprint(1)\n"
