@@ -113,17 +113,38 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Job:
-    """A submitted job."""
+    """A submitted job. number: its raw id. array: `12_3` for a task of an array."""
 
     cluster: Cluster
     number: int
     output_path: Path
+    array: str = ""
+
+    @property
+    def name(self) -> str:
+        """As Slurm's commands call it."""
+        return self.array or str(self.number)
 
     def info(self) -> dict[str, Any]:
         """scontrol's view of it."""
         jobs = json.loads(self.cluster.run("scontrol", "show", "job", str(self.number), "--json").stdout)["jobs"]
-        found: dict[str, Any] = jobs[0]
+        # The raw id of an array's last task is the array's, too.
+        found: dict[str, Any] = next(job for job in jobs if job["job_id"] == self.number)
         return found
+
+    def tasks(self) -> dict[int, Job]:
+        """The tasks of this array that stand for themselves, by number."""
+        jobs = json.loads(self.cluster.run("scontrol", "show", "job", str(self.number), "--json").stdout)["jobs"]
+        return {
+            job["array_task_id"]["number"]: Job(
+                self.cluster,
+                job["job_id"],
+                self.output_path.with_name(self.output_path.name.replace(f"-{self.number}.", f"-{job['job_id']}.")),
+                f"{self.number}_{job['array_task_id']['number']}",
+            )
+            for job in jobs
+            if job["array_task_id"]["set"]
+        }
 
     def state(self) -> str:
         """Slurm's base state and flags, joined by blanks."""
@@ -142,13 +163,13 @@ class Job:
 
     def status(self) -> dict[str, Any]:
         """`slurmckpt status JOB --json`."""
-        done = self.cluster.run("slurmckpt", "status", str(self.number), "--json", check=False)
+        done = self.cluster.run("slurmckpt", "status", self.name, "--json", check=False)
         found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"checkpoints": [], "attempts": []}
         return found
 
     def checkpoint(self) -> int:
         """Take one now; its sequence number."""
-        done = self.cluster.run("slurmckpt", "checkpoint", str(self.number))
+        done = self.cluster.run("slurmckpt", "checkpoint", self.name)
         match = re.search(r"checkpoint #(\d+) committed", done.stdout)
         assert match, done.stdout + done.stderr
         return int(match[1])
@@ -186,11 +207,11 @@ class Job:
 
     def requeue(self) -> None:
         """scontrol requeue."""
-        self.cluster.run("scontrol", "requeue", str(self.number))
+        self.cluster.run("scontrol", "requeue", self.name)
 
     def cancel(self) -> None:
         """scancel, when it still runs."""
-        self.cluster.run("scancel", str(self.number), check=False)
+        self.cluster.run("scancel", self.name, check=False)
 
 
 @contextmanager

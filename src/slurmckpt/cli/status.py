@@ -28,7 +28,7 @@ from slurmckpt.units import format_bytes, format_seconds
 
 @click.command("status")
 @click.argument("job", metavar="[JOB]", required=False, type=JOB)
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable, with every field.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with every field; a list for several jobs.")
 @click.option(
     "--checkpoint-dir",
     "directory",
@@ -52,13 +52,13 @@ def command(job: JobName | None, as_json: bool, directory: Path | None) -> None:
         raise SlurmckptError(
             f"no record of job {job} in {root} (that you may read); did it run with --checkpoint-interval?"
         )
-    records = [read(store) for store in stores]
-    for store, record in zip(stores, records, strict=True):
-        valid, live = _kept(store), _live(settings, record.job_id)
-        if as_json:
-            click.echo(json.dumps(_document(record, valid, live), indent=1))
-        else:
-            _show(record, valid, live)
+    found = [(read(store), _kept(store), _live(settings, store.job.job_id)) for store in stores]
+    if as_json:
+        documents = [_document(record, kept, live) for record, kept, live in found]
+        click.echo(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
+        return
+    for record, kept, live in found:
+        _show(record, kept, live)
 
 
 def _kept(store: JobStore) -> set[int]:

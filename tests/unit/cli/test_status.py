@@ -186,6 +186,8 @@ def test_tasks_of_an_array(shop: Shop) -> None:
             lines = [line for line in shop.status(name).output.splitlines() if line.startswith("job")]
             assert lines == [f"job {each} of {ME.pw_name} on cluster linux" for each in shown]
         assert "no record of job 7_4 in" in shop.status("7_4").output
+        assert [each["array"] for each in json.loads(shop.status("7", "--json").output)] == ["7_3", "7_1", "7_2"]
+        assert json.loads(shop.status("7_1", "--json").output)["array"] == "7_1"
 
 
 def test_a_task_that_slurm_has_forgotten_while_it_knows_others(shop: Shop) -> None:

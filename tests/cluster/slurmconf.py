@@ -1,0 +1,41 @@
+"""Changes of slurm.conf for the time of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.cluster.harness import Cluster, wait_for
+
+CONF = "/etc/slurm/slurm.conf"
+# Partition and preemption by partition: who waits in `high` takes the nodes from who runs in `low`.
+PREEMPTION = """\
+PreemptType=preempt/partition_prio
+PreemptMode={mode}
+PartitionName=low Nodes=ALL PriorityTier=1 GraceTime={grace} PreemptMode={mode} MaxTime=INFINITE State=UP
+PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE State=UP
+"""
+
+
+@contextmanager
+def slurm_conf(cluster: Cluster, lines: str) -> Iterator[None]:
+    """With these lines added to slurm.conf; a parameter that is there already is replaced."""
+    names = [line.partition("=")[0] for line in lines.splitlines() if not line.startswith("PartitionName=")]
+    cluster.root("ctl", f"cp {CONF} {CONF}.before")
+    for name in names:
+        cluster.root("ctl", f"sed -i '/^{name}=/d' {CONF}")
+    cluster.run("sh", "-c", f"cat >>{CONF}", user="root", node="ctl", stdin=lines)
+    try:
+        _reconfigure(cluster)
+        yield
+    finally:
+        cluster.run("scancel", "--user", "alice", check=False)
+        cluster.all_idle()
+        cluster.root("ctl", f"cp {CONF}.before {CONF} && rm {CONF}.before")
+        _reconfigure(cluster)
+
+
+def _reconfigure(cluster: Cluster) -> None:
+    cluster.root("ctl", "scontrol reconfigure")
+    wait_for("slurmctld to answer", lambda: cluster.run("scontrol", "ping", check=False).stdout.count(" is UP"), 30)
+    cluster.all_idle()
