@@ -93,8 +93,14 @@ class ScriptEnd:
         if end is None:
             return
         try:
-            if job is not None and states.coming_back(job.state) and await self._only_preempted(end, job):
+            if job is None or not states.coming_back(job.state):
+                return
+            before = await end.asked
+            preempted = bool(job.preempt_time or (before is not None and before.preempt_time))
+            if preempted and not await self._asked_for(end, job):
                 await self._leave_mark(end)
+            elif not preempted and end.status != 0:
+                await self._use_up(end)
         finally:
             end.asked.cancel()
             _close(end.holders)
@@ -108,17 +114,25 @@ class ScriptEnd:
             log.info("whether the job is being preempted is not known: %s", error)
             return None
 
-    async def _only_preempted(self, end: _End, job: JobInfo) -> bool:
-        """Whether nothing but the preemption brings the job back."""
-        before = await end.asked
-        if not (job.preempt_time or (before is not None and before.preempt_time)):
-            return False
+    async def _asked_for(self, end: _End, job: JobInfo) -> bool:
+        """Whether the site or the user wants a job that ends like this to be run again, preempted or not."""
         code = os.waitstatus_to_exitcode(end.status)
         if code == 0 or self._slurm is None:
-            return True
+            return False
         settings = await self._slurm.config()
-        asked_for = any(_names(settings.get(key, ""), code) for key in ("RequeueExit", "RequeueExitHold"))
-        return not asked_for and not job.expedite
+        return job.expedite or any(_names(settings.get(key, ""), code) for key in ("RequeueExit", "RequeueExitHold"))
+
+    async def _use_up(self, end: _End) -> None:
+        """A script that ended in failure, and that RequeueExit or somebody else brings back.
+
+        The first time it goes on from its last checkpoint, as after any failure. When that led to nothing but the same
+        end, it would do so for ever, where the script asks by its exit status to be run again from its top.
+        """
+        begun = self._incarnation
+        seq = begun.journal.without_progress
+        if seq is not None:
+            await begun.journal.gone(f"when the script, restored from #{seq}, had ended by itself {_shown(end.status)}")
+            await retention.remove_all(begun.store, begun.files)
 
     async def _leave_mark(self, end: _End) -> None:
         begun = self._incarnation

@@ -59,6 +59,12 @@ class Journal:
         """When and by whom the job's checkpoints were removed, as the end of a sentence; "" when they were not."""
         return self._record.removed or ""
 
+    @property
+    def without_progress(self) -> int | None:
+        """The checkpoint that this incarnation was restored from, when it has not taken a newer one; else None."""
+        taken = any(note.epoch == self._attempt.epoch for note in self._record.checkpoints)
+        return None if taken else self._attempt.restored_from
+
     async def gone(self, why: str) -> None:
         """The job's checkpoints are being removed. why: the end of a sentence."""
         self._record.removed = why

@@ -64,6 +64,7 @@ class Stage:
         (top / "store").chmod(0o1777)
         (top / "staging").mkdir()
         self.lines: list[str] = []
+        self.without_progress: int | None = None
         self.output = top / "job.out"
         files.run_sync(self.output.write_text, "line 1\nline 2\n")
         asyncio.run(self.store.prepare(files))
@@ -82,6 +83,9 @@ class Stage:
 
     async def event(self, text: str) -> None:
         self.lines.append(text)
+
+    async def gone(self, why: str) -> None:
+        self.lines.append(f"gone {why}")
 
     async def step(self, name: str, ntasks: int, state: str, status: int | None) -> None:
         self.lines.append(f"{name} {state} {status}")
@@ -217,6 +221,29 @@ def test_no_mark_when_the_output_was_truncated_already(stage: Stage) -> None:
     with pytest.raises(OSError, match="became shorter"):
         stage.live(Slurm(GRACE), REQUEUED, stage.ended(), between=truncate)
     assert stage.store.sequence_numbers() == []
+
+
+@pytest.mark.parametrize(
+    ("status", "progress", "before", "stays"),
+    [
+        (99, False, RUNNING, False),
+        (99, True, RUNNING, True),
+        (0, False, RUNNING, True),
+        (99, False, GRACE, True),
+    ],
+)
+def test_a_restored_script_that_ends_in_failure_is_not_restored_for_ever(
+    stage: Stage, status: int, progress: bool, before: JobInfo, stays: bool
+) -> None:
+    """RequeueExit: the script asks by its exit status to be run again, and means: from its top."""
+    stage.files.run_sync(stage.store.checkpoint(4).mkdir)
+    stage.without_progress = None if progress else 4
+    # A mark would be a checkpoint, too: this one is about what was there.
+    found = stage.live(Slurm(before, RequeueExit="99"), REQUEUED, stage.ended(status=status << 8))
+    assert (4 in found) is stays
+    assert stage.lines == (
+        [] if stays else ["gone when the script, restored from #4, had ended by itself with status 99"]
+    )
 
 
 def use(stage: Stage) -> tuple[list[str], list[str]]:

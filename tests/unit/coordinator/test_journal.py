@@ -141,3 +141,36 @@ def test_an_attempt_that_never_ended_is_lost(tmp_path: Path) -> None:
     Journal.mark_lost(kept)
     assert (kept.attempts[0].outcome, kept.attempts[0].steps[0].state) == ("lost", "lost")
     assert kept.attempts[1].outcome == "requeued"
+
+
+def test_what_a_restored_incarnation_has_achieved(world: World) -> None:
+    manifest = replace(world.manifest(3), epoch=1, created=1000.0)
+
+    async def first() -> None:
+        journal = await Journal.open(world.store, world.files, spec(world, "n1"), 1)
+        assert journal.without_progress is None
+        await journal.checkpoint(manifest, 0.5, 0.25)
+
+    async def second() -> None:
+        journal = await Journal.open(world.store, world.files, spec(world, "n2"), 2)
+        assert journal.without_progress is None
+        await journal.restored(manifest, 0.1, [])
+        assert journal.without_progress == 3
+        await journal.checkpoint(replace(manifest, seq=4, epoch=2), 0.5, 0.25)
+        assert journal.without_progress is None
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+def test_removed_checkpoints_are_remembered_until_there_are_new_ones(world: World) -> None:
+    async def scene() -> None:
+        journal = await Journal.open(world.store, world.files, spec(world, "n1"), 1)
+        assert journal.removed == ""
+        await journal.gone("when it had ended (COMPLETED)")
+        journal = await Journal.open(world.store, world.files, spec(world, "n1"), 2)
+        assert journal.removed == "when it had ended (COMPLETED)"
+        await journal.checkpoint(replace(world.manifest(3), epoch=2), 0.5, 0.25)
+        assert journal.removed == ""
+
+    asyncio.run(scene())
