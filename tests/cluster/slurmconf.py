@@ -19,11 +19,11 @@ PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE St
 
 @contextmanager
 def slurm_conf(cluster: Cluster, lines: str) -> Iterator[None]:
-    """With these lines added to slurm.conf; a parameter that is there already is replaced."""
-    names = [line.partition("=")[0] for line in lines.splitlines() if not line.startswith("PartitionName=")]
-    cluster.root("ctl", f"cp {CONF} {CONF}.before")
-    for name in names:
-        cluster.root("ctl", f"sed -i '/^{name}=/d' {CONF}")
+    """With these lines added to slurm.conf; a parameter or partition that is there already is replaced."""
+    before = cluster.root("ctl", f"cat {CONF}").stdout
+    for line in lines.splitlines():
+        start = line.split()[0] if line.startswith("PartitionName=") else f"{line.partition('=')[0]}="
+        cluster.root("ctl", f"sed -i '/^{start}/d' {CONF}")
     cluster.run("sh", "-c", f"cat >>{CONF}", user="root", node="ctl", stdin=lines)
     try:
         _reconfigure(cluster)
@@ -31,7 +31,7 @@ def slurm_conf(cluster: Cluster, lines: str) -> Iterator[None]:
     finally:
         cluster.run("scancel", "--user", "alice", check=False)
         cluster.all_idle()
-        cluster.root("ctl", f"cp {CONF}.before {CONF} && rm {CONF}.before")
+        cluster.run("sh", "-c", f"cat >{CONF}", user="root", node="ctl", stdin=before)
         _reconfigure(cluster)
 
 

@@ -20,10 +20,12 @@ def preemption(running_cluster: Cluster) -> Iterator[None]:
         yield
 
 
-def preempt(cluster: Cluster, directory: Path, job: Job) -> Job:
+def preempt(cluster: Cluster, directory: Path, job: Job, restarts: int = 0) -> Job:
     """Have another job ask for the nodes; wait until the grace time of `job` has begun."""
     other = cluster.submit("true", "-p", "high", "-N2", "-n8", name="other", directory=directory)
-    wait_for("the preemption", lambda: job.info()["preempt_time"]["number"] > 0 or job.info()["restart_cnt"], 30)
+    wait_for(
+        "the preemption", lambda: job.info()["preempt_time"]["number"] > 0 or job.info()["restart_cnt"] > restarts, 30
+    )
     return other
 
 
@@ -80,6 +82,26 @@ def test_a_job_that_had_finished_and_is_requeued_on_purpose_runs(cluster: Cluste
     assert program_lines(job) == ["one", "end"]
     (line,) = said(job)
     assert line == "cold start: its checkpoints were removed when it had ended (COMPLETED)"
+
+
+def test_max_batch_requeue_holds_it_and_it_ends_when_released(cluster: Cluster, directory: Path) -> None:
+    """Such ends count for MaxBatchRequeue, as failed launches do, and other requeues do not."""
+    with slurm_conf(cluster, PREEMPTION.format(mode="REQUEUE", grace=60) + "MaxBatchRequeue=1\n"):
+        job = cluster.submit(
+            "echo one; until [ -e go ]; do sleep 0.1; done", INFINITE, "-p", "low", directory=directory
+        )
+        job.wait_output("^one")
+        job.requeue()
+        wait_for("attempt 2", lambda: len(job.status()["attempts"]) == 2)
+        job.wait_output("^one")
+        preempt(cluster, directory, job, restarts=1)
+        (directory / "go").touch()
+        wait_for("Slurm to hold it", lambda: job.info()["state_reason"] == "JobHoldMaxRequeue")
+        cluster.root("ctl", f"scontrol release {job.number}")
+        assert job.wait_end() == "COMPLETED", job.output()
+        assert job.info()["restart_cnt"] == 2
+        assert program_lines(job) == ["one"]
+        assert "the script had ended by itself with status 0 when the job was preempted" in said(job)[-1]
 
 
 def test_a_job_whose_step_the_preemption_ended_has_not_finished(cluster: Cluster, directory: Path) -> None:

@@ -30,6 +30,10 @@ from slurmckpt.store.manifest import Manifest
 
 log = logging.getLogger(__name__)
 
+# Epilog and EpilogSlurmctld run meanwhile, each for some seconds at most, unless the site's own take longer.
+_DECISION_SECONDS = 30.0
+_LOOK_SECONDS = 0.5
+
 
 class Job:
     """Ties the parts together: steps, their runner, the checkpointer, and the end."""
@@ -166,11 +170,16 @@ class Job:
         await asyncio.to_thread(begun.files.close)
 
     async def _info(self) -> JobInfo | None:
-        """What Slurm says of the job; None when that is not known."""
+        """What Slurm says of the job once it has decided what becomes of it; None when that is not known."""
         if self._slurm is None:
             return None
+        deadline = time.monotonic() + _DECISION_SECONDS
         try:
-            return await self._slurm.job(self.spec.job.job_id)
+            while states.undecided((info := await self._slurm.job(self.spec.job.job_id)).state):
+                if time.monotonic() > deadline:
+                    break
+                await asyncio.sleep(_LOOK_SECONDS)
+            return info
         except SlurmckptError as error:
             log.warning("job %d: its state is not known, so its checkpoints stay: %s", self.spec.job.job_id, error)
             return None

@@ -24,6 +24,11 @@ def over(state: Set[str]) -> bool:
     return bool(state & _OVER) and not coming_back(state)
 
 
+def undecided(state: Set[str]) -> bool:
+    """Whether the job is ending in failure and may still come back: RequeueExit counts when its nodes are done."""
+    return "COMPLETING" in state and not over(state) and not coming_back(state)
+
+
 def ended(state: Set[str]) -> bool:
     """Whether the job has ended, and all its nodes with it. False for a state that is not known."""
     return bool(state & _ENDED) and not coming_back(state) and "COMPLETING" not in state

@@ -13,6 +13,7 @@ import pytest
 
 from slurmckpt.config import Paths, Settings
 from slurmckpt.coordinator import incarnation
+from slurmckpt.coordinator import job as jobs
 from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.job import Job
@@ -204,15 +205,17 @@ def test_stop_ends_the_pods_before_it_waits_for_what_works_in_them(tmp_path: Pat
 
 
 class FakeSlurm:
-    def __init__(self, *states: str, error: SlurmckptError | None = None) -> None:
-        self.state = frozenset(states)
+    """states: what it says, each time the next, and the last for ever."""
+
+    def __init__(self, *states: str, error: SlurmckptError | None = None, later: tuple[str, ...] = ()) -> None:
+        self.states = [frozenset(states), *([frozenset(later)] if later else [])]
         self.error = error
 
     async def job(self, job_id: int) -> SimpleNamespace:
         assert job_id == 7
         if self.error is not None:
             raise self.error
-        return SimpleNamespace(state=self.state)
+        return SimpleNamespace(state=self.states.pop(0) if len(self.states) > 1 else self.states[0])
 
 
 def settled(
@@ -242,6 +245,8 @@ def settled(
         async def gone(self, why: str) -> None:
             events.append(f"gone {why}")
 
+    monkeypatch.setattr(jobs, "_DECISION_SECONDS", 0.05)
+    monkeypatch.setattr(jobs, "_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(lease, "check", check)
     monkeypatch.setattr(retention, "remove_all", remove_all)
     monkeypatch.setattr(retention, "forget", forget)
@@ -287,6 +292,12 @@ def test_the_images_of_a_job_that_may_come_back_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...], outcome: str
 ) -> None:
     assert settled(tmp_path, monkeypatch, FakeSlurm(*states)) == ["stopped", f"ended {outcome}"]
+
+
+def test_a_job_that_is_ending_may_still_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RequeueExit is looked at when the last node is done."""
+    slurm = FakeSlurm("FAILED", "COMPLETING", later=("PENDING",))
+    assert settled(tmp_path, monkeypatch, slurm) == ["stopped", "ended requeued"]
 
 
 @pytest.mark.parametrize("slurm", [None, FakeSlurm(error=SlurmError("slurmctld does not answer"))])
