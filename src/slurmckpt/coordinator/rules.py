@@ -89,7 +89,5 @@ async def _cancelled_when_preempted(slurm: SlurmPort, job: JobInfo) -> bool:
     kind = settings.get("PreemptType", "").removeprefix("preempt/")
     if kind in ("", "none"):
         return False
-    mode = ""
-    if kind == "partition_prio":
-        mode = await slurm.partition_preempt_mode(job.partition)
-    return "CANCEL" in (mode or settings.get("PreemptMode", "")).upper().split(",")
+    modes = {each.name: each.preempt_mode for each in await slurm.partitions()} if kind == "partition_prio" else {}
+    return "CANCEL" in (modes.get(job.partition) or settings.get("PreemptMode", "")).upper().split(",")

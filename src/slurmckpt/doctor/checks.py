@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from slurmckpt.doctor import criu, directories, installation, kernel, node, plugin, settings, slurm, tools
+from slurmckpt.doctor import criu, directories, installation, kernel, node, plugin, requeue, settings, slurm, tools
 from slurmckpt.doctor.finding import Finding, problem
 from slurmckpt.doctor.host import Host
 
@@ -25,9 +25,13 @@ CHECKS: dict[str, Check] = {
     "Prolog": slurm.prolog,
     "Epilog": slurm.epilog,
     "EpilogSlurmctld": slurm.epilog_slurmctld,
-    "JobRequeue": slurm.job_requeue,
-    "PreemptMode": slurm.preempt_mode,
-    "requeue delay": slurm.requeue_delay,
+    "JobRequeue": requeue.job_requeue,
+    "PreemptMode": requeue.preempt_mode,
+    "grace time": requeue.grace_time,
+    "MaxBatchRequeue": requeue.max_batch_requeue,
+    "RequeueExit": requeue.requeue_exit,
+    "JobFileAppend": requeue.job_file_append,
+    "requeue delay": requeue.requeue_delay,
     "ProctrackType": slurm.proctrack,
     "MpiDefault": slurm.mpi_default,
     "criu": criu.version,

@@ -16,7 +16,7 @@ from slurmckpt.capture import criu
 from slurmckpt.config import Settings
 from slurmckpt.errors import ConfigError, SlurmckptError, SlurmError
 from slurmckpt.slurm.ownnode import own_name
-from slurmckpt.slurm.port import NodeInfo, SlurmPort
+from slurmckpt.slurm.port import NodeInfo, PartitionInfo, SlurmPort
 from slurmckpt.slurm.select import installed_release
 
 
@@ -27,6 +27,7 @@ class Cluster:
     config: Mapping[str, str]
     node: NodeInfo | None
     why_no_node: str = ""
+    partitions: tuple[PartitionInfo, ...] = ()
 
     @property
     def name(self) -> str:
@@ -96,7 +97,7 @@ class Host:
 async def examine(port: SlurmPort, node: str | None, settings_file: Path = config.DEFAULT_PATH) -> Host:
     """Gather the facts. node: this host's NodeName, where its host name does not tell. Never raises for what is wrong.
 
-    Asks slurmctld twice and runs `criu --version` and `scontrol --version`.
+    Asks slurmctld three times and runs `criu --version` and `scontrol --version`.
     """
     settings, why_no_settings = _settings(settings_file)
     cluster: Cluster | None = None
@@ -139,11 +140,12 @@ def _settings(path: Path) -> tuple[Settings, str]:
 
 async def _cluster(port: SlurmPort, node: str | None) -> Cluster:
     settings = await port.config()
+    partitions = tuple(await port.partitions())
     try:
         name = node or os.environ.get("SLURMD_NODENAME") or await own_name(port)
-        return Cluster(settings, await port.node(name))
+        return Cluster(settings, await port.node(name), partitions=partitions)
     except SlurmError as error:
-        return Cluster(settings, None, str(error))
+        return Cluster(settings, None, str(error), partitions)
 
 
 def _daemons() -> dict[str, int]:

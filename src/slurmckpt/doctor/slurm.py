@@ -9,7 +9,6 @@ from slurmckpt.doctor.finding import Finding, ok, problem, skipped, warning
 from slurmckpt.doctor.host import Cluster, Host
 
 _TESTED_PROCTRACK = ("proctrack/cgroup", "proctrack/linuxproc")
-_REQUEUE_DELAY_SINCE = (25, 11)
 _MAX_SCRIPT = 1 << 20
 
 
@@ -32,7 +31,7 @@ def controller(host: Host) -> Finding:
 def prolog_flags(host: Host) -> Finding:
     """PrologFlags=Alloc: the coordinator must be there before the first task, on every node of the job."""
     if (cluster := host.cluster) is None:
-        return _silent()
+        return silent()
     flags = cluster.words("PrologFlags")
     shown = ",".join(flags) or "not set"
     if "Alloc" not in flags:
@@ -62,47 +61,10 @@ def epilog_slurmctld(host: Host) -> Finding:
     return _hook(host, "EpilogSlurmctld", "epilog-slurmctld", host.is_controller, "the controller")
 
 
-def job_requeue(host: Host) -> Finding:
-    """JobRequeue=1: jobs come back without asking for it."""
-    if (cluster := host.cluster) is None:
-        return _silent()
-    value = cluster.config.get("JobRequeue", "")
-    if value == "1":
-        return ok("1: a job is requeued when its node fails, unless it says --no-requeue")
-    return warning(
-        f"{value or 'not set'}: a job is lost with its node, unless it says --requeue", "set JobRequeue=1 in slurm.conf"
-    )
-
-
-def preempt_mode(host: Host) -> Finding:
-    """PreemptMode is not CANCEL: that ends preempted jobs, whatever they asked for."""
-    if (cluster := host.cluster) is None:
-        return _silent()
-    words = [word.upper() for word in cluster.words("PreemptMode")]
-    shown = ",".join(words) or "not set"
-    if "CANCEL" in words:
-        return warning(f"{shown}: preempted jobs do not come back, not even with --requeue", "set PreemptMode=REQUEUE")
-    return ok(f"{shown} (partitions and QOS may have another)")
-
-
-def requeue_delay(host: Host) -> Finding:
-    """How long a requeued job waits. Said, not judged."""
-    if (cluster := host.cluster) is None:
-        return _silent()
-    for word in cluster.words("SchedulerParameters"):
-        if word.startswith("requeue_delay="):
-            return ok(f"a requeued job waits {word.partition('=')[2]} s before it may start")
-    seconds = next((w.partition("=")[2] for w in cluster.words("AuthInfo") if w.startswith("cred_expire=")), "120")
-    text = f"a requeued job waits {seconds} s before it may start"
-    if (_release(cluster) or (0, 0)) >= _REQUEUE_DELAY_SINCE:
-        return ok(f"{text}; SchedulerParameters=requeue_delay=10 shortens that")
-    return ok(f"{text}; that follows AuthInfo=cred_expire before Slurm 25.11")
-
-
 def proctrack(host: Host) -> Finding:
     """How Slurm finds the processes of a step."""
     if (cluster := host.cluster) is None:
-        return _silent()
+        return silent()
     value = cluster.config.get("ProctrackType", "")
     if value in _TESTED_PROCTRACK:
         return ok(value)
@@ -112,7 +74,7 @@ def proctrack(host: Host) -> Finding:
 def mpi_default(host: Host) -> Finding:
     """MpiDefault=none: a task that is connected to slurmstepd's PMI server cannot be captured."""
     if (cluster := host.cluster) is None:
-        return _silent()
+        return silent()
     value = cluster.config.get("MpiDefault", "").removeprefix("mpi/") or "none"
     if value == "none":
         return ok("none")
@@ -125,7 +87,7 @@ def mpi_default(host: Host) -> Finding:
 def _hook(host: Host, parameter: str, name: str, here: bool, where: str) -> Finding:
     """Slurm runs our script `name`: itself, or through another script. here: whether this host is one that runs it."""
     if (cluster := host.cluster) is None:
-        return _silent()
+        return silent()
     ours = host.settings.paths.libexec / name
     plugins = cluster.words("PrEpPlugins")
     if plugins and "prep/script" not in plugins:
@@ -159,10 +121,5 @@ def _text(script: str) -> str:
         return ""
 
 
-def _release(cluster: Cluster) -> tuple[int, int] | None:
-    numbers = cluster.config.get("SLURM_VERSION", "").split(".")[:2]
-    return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 and all(map(str.isdigit, numbers)) else None
-
-
-def _silent() -> Finding:
+def silent() -> Finding:
     return skipped("slurmctld was not heard")

@@ -95,6 +95,15 @@ class NodeInfo:
         return not self.state & _UNUSABLE
 
 
+@dataclass(frozen=True)
+class PartitionInfo:
+    """One partition. preempt_mode: `REQUEUE`, `CANCEL`, ..., "" when Slurm does not tell. grace_time: seconds."""
+
+    name: str
+    preempt_mode: str
+    grace_time: int
+
+
 class SlurmPort(Protocol):
     """Slurm's controller. Every method raises SlurmError with one line when Slurm refuses or does not answer."""
 
@@ -113,8 +122,8 @@ class SlurmPort(Protocol):
         """All jobs that the controller knows and the caller may see, ended ones that are not forgotten yet included."""
         ...
 
-    async def partition_preempt_mode(self, name: str) -> str:
-        """The PreemptMode of a partition, as `REQUEUE` or `CANCEL`; "" when Slurm does not tell."""
+    async def partitions(self) -> list[PartitionInfo]:
+        """All partitions that the caller may see."""
         ...
 
     async def node(self, name: str) -> NodeInfo:

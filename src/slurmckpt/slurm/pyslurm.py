@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from slurmckpt.errors import SlurmError
-from slurmckpt.slurm.port import JobInfo, JobLine, NodeInfo
+from slurmckpt.slurm.port import JobInfo, JobLine, NodeInfo, PartitionInfo
 from slurmckpt.slurm.scontrol import Scontrol
 
 Result = TypeVar("Result")
@@ -46,9 +46,9 @@ class Pyslurm:
         """All jobs that the controller knows."""
         return await self._scontrol.job_lines()
 
-    async def partition_preempt_mode(self, name: str) -> str:
-        """The PreemptMode of a partition; "" when Slurm does not tell."""
-        return await self._scontrol.partition_preempt_mode(name)
+    async def partitions(self) -> list[PartitionInfo]:
+        """All partitions."""
+        return await self._scontrol.partitions()
 
     async def node(self, name: str) -> NodeInfo:
         """The node with this NodeName; SlurmError when there is none."""

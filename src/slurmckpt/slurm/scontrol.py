@@ -14,12 +14,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from slurmckpt.errors import SlurmError
-from slurmckpt.slurm.port import JobInfo, JobLine, NodeInfo
+from slurmckpt.slurm.port import JobInfo, JobLine, NodeInfo, PartitionInfo
 
 # prolog, epilog and EpilogSlurmctld run without any PATH
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SETTING = re.compile(r"([\w\[\]/]+)\s*= ?(.*)", re.ASCII)
-_PREEMPT_MODE = re.compile(r"(?:^|\s)PreemptMode=(\S+)", re.ASCII)
+_WORD = re.compile(r"(?:^|\s)(\w+)=(\S*)", re.ASCII)
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)", re.ASCII)
 
 
@@ -60,11 +60,16 @@ class Scontrol:
         )
         return [line for line in map(_job_line, text.splitlines()) if line is not None]
 
-    async def partition_preempt_mode(self, name: str) -> str:
-        """The PreemptMode of a partition; "" when Slurm does not tell."""
-        text = await self._run("show", "partition", _checked("partition", name), "--oneliner")
-        match = _PREEMPT_MODE.search(text)
-        return match[1] if match else ""
+    async def partitions(self) -> list[PartitionInfo]:
+        """All partitions. As text: the JSON of 26.05 and older has neither preempt mode nor grace time."""
+        found = [
+            dict(_WORD.findall(line)) for line in (await self._run("show", "partition", "--oneliner")).splitlines()
+        ]
+        return [
+            PartitionInfo(words["PartitionName"], words.get("PreemptMode", ""), _whole(words.get("GraceTime", "")))
+            for words in found
+            if "PartitionName" in words
+        ]
 
     async def node(self, name: str) -> NodeInfo:
         """The node with this NodeName; SlurmError when there is none."""
@@ -259,6 +264,10 @@ def _number(value: object) -> int:
     if isinstance(value, dict):
         value = value.get("number") if _is_set(value) else 0
     return int(value) if isinstance(value, (int, float)) else 0
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _text(value: object) -> str:

@@ -13,7 +13,7 @@ from slurmckpt.coordinator.rules import Pointless, Rules, check, look
 from slurmckpt.coordinator.spec import JobSpec, Options
 from slurmckpt.errors import SlurmError
 from slurmckpt.identity import JobIdentity
-from slurmckpt.slurm.port import JobInfo
+from slurmckpt.slurm.port import JobInfo, PartitionInfo
 
 JOB = JobInfo(7, "7", frozenset({"RUNNING"}), 1000, "", "", ("n1",), 1, "debug", 0, "", True)
 SPEC = JobSpec(JobIdentity("c", "jane", 1000, 1000, 7), "n1", 1, 0, Options())
@@ -32,9 +32,8 @@ class Slurm:
     async def config(self) -> dict[str, str]:
         return self.settings
 
-    async def partition_preempt_mode(self, name: str) -> str:
-        assert name == "debug"
-        return self.mode
+    async def partitions(self) -> list[PartitionInfo]:
+        return [PartitionInfo("other", "SUSPEND", 0), PartitionInfo("debug", self.mode, 0)]
 
 
 def remarks(slurm: object, spec: JobSpec = SPEC) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from slurmckpt.capture.criu import CriuError, Installation
 from slurmckpt.doctor import host as host_module
 from slurmckpt.doctor.host import Cluster, Host, examine
 from slurmckpt.errors import SlurmError
-from slurmckpt.slurm.port import NodeInfo, SlurmPort
+from slurmckpt.slurm.port import NodeInfo, PartitionInfo, SlurmPort
 from tests.unit.doctor.world import CONFIG, NODE, World
 
 
@@ -30,6 +30,9 @@ class Port:
         if self.silent:
             raise SlurmError("scontrol show config: no answer")
         return dict(CONFIG)
+
+    async def partitions(self) -> list[PartitionInfo]:
+        return [PartitionInfo("debug", "OFF", 0)]
 
     async def node(self, name: str) -> NodeInfo:
         if name != "n1":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmckpt.doctor import slurm
+from slurmckpt.doctor import requeue, slurm
 from slurmckpt.doctor.checks import CHECKS, Check
 from slurmckpt.doctor.host import Cluster
 from tests.unit.doctor.world import World
@@ -14,9 +14,9 @@ JUDGED = (
     slurm.prolog,
     slurm.epilog,
     slurm.epilog_slurmctld,
-    slurm.job_requeue,
-    slurm.preempt_mode,
-    slurm.requeue_delay,
+    requeue.job_requeue,
+    requeue.preempt_mode,
+    requeue.requeue_delay,
     slurm.proctrack,
     slurm.mpi_default,
 )
@@ -55,10 +55,10 @@ def test_the_controller(world: World) -> None:
         (slurm.prolog_flags, "PrologFlags", "NoHold", "problem"),
         (slurm.prolog_flags, "PrologFlags", "Alloc,Contain,X11", "ok"),
         (slurm.prolog_flags, "PrologFlags", "Alloc,Contain,RunInJob", "warning"),
-        (slurm.job_requeue, "JobRequeue", "0", "warning"),
-        (slurm.preempt_mode, "PreemptMode", "CANCEL", "warning"),
-        (slurm.preempt_mode, "PreemptMode", "GANG,CANCEL", "warning"),
-        (slurm.preempt_mode, "PreemptMode", "REQUEUE", "ok"),
+        (requeue.job_requeue, "JobRequeue", "0", "warning"),
+        (requeue.preempt_mode, "PreemptMode", "CANCEL", "warning"),
+        (requeue.preempt_mode, "PreemptMode", "GANG,CANCEL", "warning"),
+        (requeue.preempt_mode, "PreemptMode", "REQUEUE", "ok"),
         (slurm.proctrack, "ProctrackType", "proctrack/linuxproc", "ok"),
         (slurm.proctrack, "ProctrackType", "proctrack/pgid", "warning"),
         (slurm.mpi_default, "MpiDefault", "none", "ok"),
@@ -82,13 +82,13 @@ def test_values(world: World, check: Check, name: str, value: str, verdict: str)
     ],
 )
 def test_the_requeue_delay_is_said(world: World, changes: dict[str, str], seconds: str) -> None:
-    found = slurm.requeue_delay(world.configured(**changes))
+    found = requeue.requeue_delay(world.configured(**changes))
     assert (found.verdict, found.text.startswith(f"a requeued job waits {seconds} s")) == ("ok", True)
 
 
 def test_requeue_delay_is_recommended_only_where_slurm_knows_it(world: World) -> None:
-    new = slurm.requeue_delay(world.configured(SchedulerParameters=""))
-    old = slurm.requeue_delay(world.configured(SchedulerParameters="", SLURM_VERSION="25.05.9"))
+    new = requeue.requeue_delay(world.configured(SchedulerParameters=""))
+    old = requeue.requeue_delay(world.configured(SchedulerParameters="", SLURM_VERSION="25.05.9"))
     assert "requeue_delay=10 shortens that" in new.text
     assert "requeue_delay=10" not in old.text
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slurmckpt.errors import SlurmError
-from slurmckpt.slurm.port import JobLine
+from slurmckpt.slurm.port import JobLine, PartitionInfo
 from slurmckpt.slurm.scontrol import Scontrol
 
 F = "slurmckpt-0123456789ab"
@@ -108,14 +108,17 @@ def test_a_line_for_each_job(scontrol: Any) -> None:
     ]
 
 
-def test_preempt_mode_of_a_partition(scontrol: Any) -> None:
+def test_partitions(scontrol: Any) -> None:
     scontrol.answer(
-        "show partition low", "PartitionName=low AllowGroups=ALL Nodes=n[1-2] PreemptMode=CANCEL State=UP\n"
+        "show partition",
+        "PartitionName=low AllowGroups=ALL GraceTime=60 Nodes=n[1-2] PreemptMode=CANCEL State=UP\n"
+        "PartitionName=new AllowGroups=ALL GraceTime=?\n"
+        "No partitions in the system\n",
     )
-    scontrol.answer("show partition new", "PartitionName=new AllowGroups=ALL\n")
-    port = Scontrol(scontrol.program)
-    assert asyncio.run(port.partition_preempt_mode("low")) == "CANCEL"
-    assert asyncio.run(port.partition_preempt_mode("new")) == ""
+    assert asyncio.run(Scontrol(scontrol.program).partitions()) == [
+        PartitionInfo("low", "CANCEL", 60),
+        PartitionInfo("new", "", 0),
+    ]
 
 
 def test_a_component_of_a_heterogeneous_job(scontrol: Any) -> None:
