@@ -207,15 +207,26 @@ static enum verdict stand_in(int socket, struct relays *relays, int *wait_status
 	return verdict;
 }
 
+/* A terminal is never handed over. The coordinator says so, once for all such tasks of the job. */
+static int say_terminal(int socket, struct reason *reason)
+{
+	struct message message;
+	int failed;
+
+	message_start(&message, "TERMINAL");
+	message_add(&message, "v", "%d", 1);
+	failed = message_send(socket, &message, 0);
+	message_free(&message);
+	return failed ? refuse(reason, "standard input is a terminal, and the coordinator does not answer") : 0;
+}
+
 /* Everything up to the coordinator's word. */
 static enum verdict ask(int socket, struct payload_source *source, struct relays *relays, int *wait_status)
 {
 	enum verdict verdict = VERDICT_DIRECT;
 	struct reason reason;
 
-	if (isatty(STDIN_FILENO))
-		refuse(&reason, "standard input is a terminal");
-	else if (!hand_over(socket, source, relays, &reason)) {
+	if (isatty(STDIN_FILENO) ? !say_terminal(socket, &reason) : !hand_over(socket, source, relays, &reason)) {
 		while (!take_message(socket, false, relays, &verdict, wait_status))
 			;
 		return verdict;

@@ -15,13 +15,14 @@ from slurmckpt.coordinator.checkpoints import Checkpointer
 from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.finished import ScriptEnd
 from slurmckpt.coordinator.incarnation import Incarnation
-from slurmckpt.coordinator.notices import Notices
+from slurmckpt.coordinator.notices import PREFIX, Notices
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.runner import StepRunner, run_directly
 from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.coordinator.task import Hello
+from slurmckpt.coordinator.wire import Channel
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.slurm import states
 from slurmckpt.slurm.port import JobInfo, SlurmPort
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 # Epilog and EpilogSlurmctld run meanwhile, each for some seconds at most, unless the site's own take longer.
 _DECISION_SECONDS = 30.0
 _LOOK_SECONDS = 0.5
+_TERMINAL = "no checkpoints for steps with a terminal (srun --pty)"
 
 
 class Job:
@@ -104,6 +106,15 @@ class Job:
             step = self.steps[hello.step_name] = self._new_step(hello)
             self._work(self._run(step))
         return None if step.closed else step
+
+    async def leave_alone(self, step: Step | None, channel: Channel) -> None:
+        """A task of this step has a terminal (srun --pty): it runs unwrapped. The first one of the job says so."""
+        if step is not None:
+            step.interactive = True
+        await self._ready.wait()
+        if not self._declined and self.notices.first(_TERMINAL):
+            await channel.send("SAY", [("text", PREFIX + _TERMINAL)])
+        await channel.send("DIRECT")
 
     def runs_outside(self, hello: Hello) -> None:
         """A task that its user wants unwrapped: while it runs, its script cannot be captured."""
@@ -205,7 +216,9 @@ class Job:
         await self._ready.wait()
         if not tasks:
             return
-        if self._declined or self._runner is None:
+        if step.interactive:
+            await run_directly(step, tasks)
+        elif self._declined or self._runner is None:
             await self.notices.to_starting(tasks)
             await run_directly(step, tasks)
         else:

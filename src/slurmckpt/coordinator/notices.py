@@ -25,9 +25,14 @@ class Notices:
 
     def later(self, text: str) -> None:
         """For the next task that starts."""
-        if text not in self._said:
-            self._said.add(text)
+        if self.first(text):
             self._waiting.append(text)
+
+    def first(self, text: str) -> bool:
+        """Whether this has not been said before; it counts as said now."""
+        new = text not in self._said
+        self._said.add(text)
+        return new
 
     async def to_starting(self, tasks: Sequence[Task]) -> None:
         """What has waited, to the first of these tasks."""

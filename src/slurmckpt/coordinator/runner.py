@@ -56,11 +56,6 @@ class StepRunner:
                 return
             if step.nnodes > 1:
                 raise trust.Unwrappable(f"step {step.name} runs on {step.nnodes} nodes")
-            if any(task.has_terminal for task in tasks):
-                self._notices.later("no checkpoints for steps with a terminal (srun --pty)")
-                await self._notices.to_starting(tasks)
-                await run_directly(step, tasks)
-                return
             groups = [trust.check(task.shim_pid, incarnation.spec.job.uid) for task in tasks]
             for task in tasks:
                 step.streams.keep(step.name, task)

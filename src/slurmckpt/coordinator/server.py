@@ -101,6 +101,10 @@ class Server:
             start = await channel.receive()
             if start is None:
                 raise WireError(f"task {hello.task} of step {hello.step_name} ended before it started")
+            if start.verb == "TERMINAL":
+                start.close()
+                await self._job.leave_alone(step, channel)
+                return
             task = parse_start(hello, pid, channel, start)
             if step is None or step.closed:
                 await task.run_directly()

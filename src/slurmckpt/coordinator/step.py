@@ -47,6 +47,7 @@ class Step:
 
     launch: the srun of the batch script that brought it; None when something else did. script_file: of the batch step,
     once it starts.
+    interactive: one of its tasks has a terminal, and so none of them goes into a pod.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Step:
     carrier: int = 0
     restored_from: int | None = None
     launch: Launch | None = None
+    interactive: bool = False
 
     @classmethod
     def of(cls, hello: Hello, name: str, launch: Launch | None = None) -> Step:

@@ -63,11 +63,6 @@ class Task:
     program: str = ""
     keys: dict[int, str] = field(default_factory=dict)
 
-    @property
-    def has_terminal(self) -> bool:
-        """Whether it has a terminal as a standard stream, as `srun --pty` gives it."""
-        return any(os.isatty(descriptor) for number, descriptor in self.descriptors.items() if number <= 2)
-
     async def say(self, text: str) -> None:
         """One line on the task's stderr."""
         await self.channel.send("SAY", [("text", text)])

@@ -159,6 +159,47 @@ def test_a_step_that_is_closed_takes_no_more_tasks(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+def with_terminal(job: Callable[[], Job]) -> list[list[str]]:
+    """What two tasks hear that have a terminal, and another of the same step."""
+
+    async def scene() -> list[list[str]]:
+        here = job()
+        here._ready.set()
+        step = here.step_of(hello(ntasks=2))
+        answers = []
+        for _ in range(2):
+            one, shim = channels()
+            await here.leave_alone(step, one)
+            one.close()
+            answers.append(await heard(shim))
+            shim.close()
+        assert step is not None
+        one, shim = channels()
+        step.lose(0)
+        step.add(task(one, index=1, ntasks=2))
+        answers.append(await heard(shim))
+        shim.close()
+        await here.stop()
+        return answers
+
+    with no_descriptor_is_lost():
+        return asyncio.run(scene())
+
+
+def test_a_terminal_is_left_alone_and_the_first_one_says_so(tmp_path: Path) -> None:
+    said = "SAY slurmckpt: no checkpoints for steps with a terminal (srun --pty)"
+    assert with_terminal(lambda: new_job(tmp_path)) == [[said, "DIRECT"], ["DIRECT"], ["DIRECT"]]
+
+
+def test_a_terminal_of_a_job_without_checkpoints(tmp_path: Path) -> None:
+    def job() -> Job:
+        declined = new_job(tmp_path)
+        declined.decline("why", quiet=True)
+        return declined
+
+    assert with_terminal(job) == [["DIRECT"]] * 3
+
+
 class StoppablePod:
     """A pod that is gone only some time after it was told to end."""
 

@@ -20,6 +20,7 @@ from slurmckpt.coordinator.job import Job
 from slurmckpt.coordinator.server import Server
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.task import Hello
+from slurmckpt.coordinator.wire import Channel
 from slurmckpt.store.lease import LeaseLost
 from tests.unit.coordinator.parts import UID, good_payload, memfd, no_descriptor_is_lost, packed, send_raw
 
@@ -51,6 +52,9 @@ class FakeJob:
 
     def runs_outside(self, hello: Hello) -> None:
         self.outside.append(hello)
+
+    async def leave_alone(self, step: Step | None, channel: Channel) -> None:
+        await channel.send("DIRECT")
 
     def step_of(self, hello: Hello) -> Step | None:
         step = self.steps.setdefault(hello.step_name, Step.of(hello, hello.step_name))
@@ -343,6 +347,20 @@ def test_a_task_comes_in(run: Path) -> None:
         assert await shim.answer() == b"SAY\0text=hello\0"
         task.close()
         shim.close()
+
+    serve(run, scene)
+
+
+@needs_root
+def test_a_task_with_a_terminal_is_left_alone(run: Path) -> None:
+    async def scene(job: FakeJob) -> None:
+        shim = Shim(run)
+        shim.socket.sendall(packed("TERMINAL", v=1))
+        assert await shim.answer() == b"DIRECT\0"
+        assert await shim.answer() == b""
+        shim.close()
+        # The step does not wait for it.
+        assert job.steps["0"].complete.is_set() and job.steps["0"].tasks == {}
 
     serve(run, scene)
 

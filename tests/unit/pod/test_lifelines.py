@@ -236,15 +236,31 @@ def test_kill_of_an_empty_pod(coordinator: FakeCoordinator) -> None:
 
 
 def test_a_terminal_is_never_handed_over(coordinator: FakeCoordinator) -> None:
+    """The coordinator is told, and says what there is to say: once for all tasks of a job that have one."""
+    primary, secondary = pty.openpty()
+    try:
+        for line in ("slurmckpt: because of its terminal", ""):
+            shim = coordinator.shim(shell("echo ran"), stdin=secondary)
+            message = shim.wire.expect("TERMINAL")
+            assert (message.values, message.fds) == ({"v": "1"}, ())
+            if line:
+                shim.wire.send("SAY", text=line)
+            shim.wire.send("DIRECT")
+            assert shim.finish() == (0, "ran\n", f"{line}\n" if line else "")
+    finally:
+        os.close(primary)
+        os.close(secondary)
+
+
+def test_a_terminal_and_no_coordinator(coordinator: FakeCoordinator) -> None:
     primary, secondary = pty.openpty()
     try:
         shim = coordinator.shim(shell("echo ran"), stdin=secondary)
-        assert shim.finish() == (
-            0,
-            "ran\n",
-            "slurmckpt: this task runs without checkpoints: standard input is a terminal\n",
-        )
-        shim.wire.expect_end()
+        shim.wire.expect("TERMINAL")
+        shim.wire.close()
+        status, output, errors = shim.finish()
+        assert (status, output, errors.count("\n")) == (0, "ran\n", 1)
+        assert errors.startswith("slurmckpt: ")
     finally:
         os.close(primary)
         os.close(secondary)
