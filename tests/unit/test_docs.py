@@ -1,0 +1,24 @@
+"""What the documents say of the tests is true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_tests_that_the_table_of_requeues_names_exist() -> None:
+    named = set(re.findall(r"`((?:test_|Test|tests/)[\w/.]+)`", (ROOT / "docs/requeue.md").read_text()))
+    assert len(named) > 15
+    sources = "".join(path.read_text() for path in (ROOT / "tests/cluster").glob("*.py"))
+    missing = [
+        name
+        for name in named
+        if not (
+            (ROOT / "tests/cluster" / name).is_file()
+            or (ROOT / name).is_file()
+            or re.search(rf"(?:def|class) {name}\b", sources)
+        )
+    ]
+    assert missing == []
