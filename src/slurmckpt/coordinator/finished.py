@@ -39,7 +39,7 @@ from slurmckpt.errors import SlurmckptError
 from slurmckpt.slurm import states
 from slurmckpt.slurm.port import JobInfo, SlurmPort
 from slurmckpt.store import lease, retention, transfer
-from slurmckpt.store.manifest import FinishedStep, Manifest, OutputFile
+from slurmckpt.store.manifest import Manifest, OutputFile
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,6 @@ class _End:
     """The script's own end. status: wait status. asked: what Slurm knew of the job right after it."""
 
     status: int
-    argv_digest: str
     measured: list[tuple[OutputFile, OutputHolder]]
     holders: list[OutputHolder]
     asked: asyncio.Task[JobInfo | None]
@@ -82,7 +81,7 @@ class ScriptEnd:
             return
         # At once: soon Slurm will have forgotten that it was about to preempt the job.
         asked = asyncio.create_task(self._ask())
-        self._end = _End(status, step.argv_digest, measured, holders, asked)
+        self._end = _End(status, measured, holders, asked)
 
     async def settle(self, job: JobInfo | None) -> None:
         """The job has left this node. job: what Slurm says of it now. Leaves the mark where there has to be one.
@@ -154,11 +153,11 @@ class ScriptEnd:
                 interval=str(spec.interval(settings)),
                 freeze_seconds=0.0,
                 steps=[],
-                finished_steps=[FinishedStep("batch", end.argv_digest, end.status, False)],
                 outputs=saved,
                 fingerprint={},
                 node_feature=begun.node.feature,
                 attempt=spec.restart_count,
+                script_status=end.status,
             )
 
             async def lease_check() -> None:

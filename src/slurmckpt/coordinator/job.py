@@ -111,6 +111,8 @@ class Job:
         """A task of this step has a terminal (srun --pty): it runs unwrapped. The first one of the job says so."""
         if step is not None:
             step.interactive = True
+            if step.launch is not None:
+                step.launch.outside = "a step of it has a terminal (srun --pty)"
         await self._ready.wait()
         if not self._declined and self.notices.first(_TERMINAL):
             await channel.send("SAY", [("text", PREFIX + _TERMINAL)])

@@ -35,8 +35,8 @@ class Fields:
             self.fail(key, f"a whole number from {lowest} to {highest}")
         return value
 
-    def optional_whole(self, key: str) -> int | None:
-        return None if self._get(key) is None else self.whole(key)
+    def optional_whole(self, key: str, lowest: int = -_MAX_WHOLE, highest: int = _MAX_WHOLE) -> int | None:
+        return None if self._get(key) is None else self.whole(key, lowest, highest)
 
     def number(self, key: str) -> float:
         """A number from 0 to 2**63, so never nan or infinite."""

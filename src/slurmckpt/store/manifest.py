@@ -158,7 +158,8 @@ class StepImage:
 class Manifest:
     """A group checkpoint. created: seconds since 1970. freeze_seconds: how long the ranks stood still.
 
-    steps_started, launches_started: how many steps and sruns the script had started by then.
+    steps_started, launches_started: how many steps and sruns the script had started by then. script_status: wait status
+    of a batch script that had ended, where that is all that this checkpoint says (coordinator/finished.py); else None.
     """
 
     product_version: str
@@ -179,14 +180,9 @@ class Manifest:
     attempt: int
     steps_started: int = 0
     launches_started: int = 0
+    script_status: int | None = None
     files: list[StoredFile] = field(default_factory=list)
     format: int = MANIFEST_FORMAT
-
-    @property
-    def script_status(self) -> int | None:
-        """The wait status of a batch script that had ended, where that is all that this checkpoint says; else None."""
-        ends = [step.status for step in self.finished_steps if step.step == "batch" and not self.steps]
-        return ends[0] if ends else None
 
     def to_json(self) -> bytes:
         """The exact bytes that are signed and stored. ASCII: names that are not UTF-8 survive as escapes."""
@@ -219,6 +215,7 @@ class Manifest:
             attempt=fields.whole("attempt", lowest=0),
             steps_started=fields.whole("steps_started", lowest=0),
             launches_started=fields.whole("launches_started", lowest=0),
+            script_status=fields.optional_whole("script_status", lowest=0, highest=0xFFFF),
             files=[_file(item) for item in fields.objects("files")],
         )
         fields.done()

@@ -290,7 +290,9 @@ def test_the_next_incarnation_ends_at_once_in_the_same_way(stage: Stage) -> None
 def test_a_mark_that_was_tampered_with_is_none(stage: Stage) -> None:
     stage.live(Slurm(GRACE), REQUEUED, stage.ended(status=3 << 8))
     manifest = stage.store.checkpoint(1) / "manifest.json"
-    stage.files.run_sync(manifest.write_text, manifest.read_text().replace('"status": 768', '"status": 0'))
+    stage.files.run_sync(
+        manifest.write_text, manifest.read_text().replace('"script_status": 768', '"script_status": 0')
+    )
 
     async def scene() -> None:
         directory = stage.top / "restoring"
