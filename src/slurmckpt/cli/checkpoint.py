@@ -30,6 +30,8 @@ def command(job: JobName, here: int | None) -> None:
 
     JOB is a job's id, 12_3 for a task of an array, or an array's id for each of its tasks that runs.
 
+    In the job itself it only asks for one, as it would be captured, too; `slurmckpt status` shows the result.
+
     Works from any host of the cluster, for the job's user: on another host than the job's node it runs itself there as
     a step of the job.
     """
@@ -104,6 +106,9 @@ def _take(settings: Settings, job: JobInfo) -> None:
 
 
 def _say(shown: str, answer: dict[str, Any]) -> None:
+    if "requested" in answer:
+        click.echo(f"job {shown}: checkpoint requested; it is taken when this command has ended")
+        return
     size, frozen = format_bytes(answer["bytes"]), format_seconds(answer["freeze_seconds"])
     click.echo(f"job {shown}: checkpoint #{answer['checkpoint']} committed, {size}, frozen for {frozen}")
 

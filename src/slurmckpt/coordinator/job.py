@@ -9,6 +9,7 @@ import shutil
 import time
 from typing import Any
 
+from slurmckpt.capture import procfs
 from slurmckpt.config import Settings
 from slurmckpt.coordinator import incarnation, rules, shm
 from slurmckpt.coordinator.checkpoints import Checkpointer
@@ -135,6 +136,13 @@ class Job:
     def _launch_of(self, hello: Hello) -> Launch | None:
         script = self._incarnation.script if self._incarnation is not None else None
         return script.bind(hello) if script is not None else None
+
+    def holds(self, pid: int) -> bool:
+        """Whether a process of this node runs in a pod of this job."""
+        namespace = procfs.link(f"{procfs.PROC}/{pid}/ns/pid")
+        return namespace is not None and any(
+            namespace == procfs.link(f"{procfs.PROC}/{pod.init_pid}/ns/pid") for pod in self._pods()
+        )
 
     async def checkpoint(self) -> Manifest:
         """Take a group checkpoint now. Raises Skipped with the reason when none is taken."""

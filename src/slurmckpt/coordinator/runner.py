@@ -79,7 +79,8 @@ class StepRunner:
             if returning is not None:
                 # It must not run on its own beside a script that comes back from elsewhere.
                 log.warning("step %s does not come back: %s", step.name, error)
-                returning.fail(f"step {step.name}: {error}")
+                text = str(error)
+                returning.fail(text if text.startswith("step ") else f"step {step.name}: {text}")
                 await end_tasks(step, tasks)
                 return
             log.warning("step %s runs unwrapped: %s", step.name, error)

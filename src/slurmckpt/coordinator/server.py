@@ -13,6 +13,7 @@ from typing import Any
 
 from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.job import Job
+from slurmckpt.coordinator.proc import ended
 from slurmckpt.coordinator.task import parse_hello, parse_start
 from slurmckpt.coordinator.wire import Channel, WireError
 from slurmckpt.store.lease import LeaseLost
@@ -23,6 +24,7 @@ _MAX_LINE = 64 * 1024
 _LAST_WORDS_SECONDS = 2.0
 _PAUSE_SECONDS = 0.5
 _REQUEST_SECONDS = 60.0
+_ASKER_SECONDS = 30.0
 _STRANGER_SECONDS = 1.0
 
 
@@ -34,6 +36,7 @@ class Server:
         self._task_socket = task_socket
         self._control_socket = control_socket
         self._conversations: set[asyncio.Task[None]] = set()
+        self._requested: set[asyncio.Task[None]] = set()
         self._stopped = asyncio.Event()
 
     async def serve(self) -> None:
@@ -124,20 +127,33 @@ class Server:
         loop = asyncio.get_running_loop()
         with contextlib.closing(connection):
             try:
-                _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
                 # Everybody can connect, and must not keep the connection by saying nothing.
                 patience = _REQUEST_SECONDS if self._may_ask(uid) else _STRANGER_SECONDS
                 line = await asyncio.wait_for(_read_line(connection), patience)
                 if line:
-                    answer = await self._answer(uid, line)
+                    answer = await self._answer(pid, uid, line)
                     await loop.sock_sendall(connection, json.dumps(answer).encode() + b"\n")
             except (OSError, asyncio.TimeoutError) as error:
                 log.info("control socket: %s", error)
 
+    def _when_gone(self, asker: int) -> None:
+        """Take a checkpoint once the process that has asked for it has ended."""
+
+        async def take() -> None:
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(ended(asker), _ASKER_SECONDS)
+            with contextlib.suppress(Skipped, LeaseLost):
+                await self._job.checkpoint()  # says itself why there is none
+
+        taking = asyncio.create_task(take())
+        self._requested.add(taking)
+        taking.add_done_callback(self._requested.discard)
+
     def _may_ask(self, uid: int) -> bool:
         return uid in (0, self._job.spec.job.uid)
 
-    async def _answer(self, uid: int, line: bytes) -> dict[str, Any]:
+    async def _answer(self, pid: int, uid: int, line: bytes) -> dict[str, Any]:
         if not self._may_ask(uid):
             return {"error": f"job {self._job.spec.job.job_id} belongs to {self._job.spec.job.user}"}
         try:
@@ -147,6 +163,10 @@ class Server:
         if verb == "status":
             return self._job.status()
         if verb == "checkpoint":
+            if self._job.holds(pid):
+                # Whoever waits here, connected to us, would be in the image.
+                self._when_gone(pid)
+                return {"requested": True}
             try:
                 manifest = await self._job.checkpoint()
             except (Skipped, LeaseLost) as error:

@@ -65,6 +65,14 @@ def test_on_the_jobs_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     assert node.asked == [{"verb": "checkpoint"}]
 
 
+def test_in_the_job_itself_it_only_asks(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(monkeypatch, [job()])
+    node.coordinator(b'{"requested": true}\n')
+    done = node.run("7")
+    wanted = "job 7: checkpoint requested; it is taken when this command has ended\n"
+    assert (done.exit_code, done.output) == (0, wanted)
+
+
 def test_a_checkpoint_that_is_not_taken(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere(monkeypatch, [job()])
     node.coordinator(b'{"error": "process 101 uses io_uring"}\n')

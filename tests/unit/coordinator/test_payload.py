@@ -16,7 +16,10 @@ from tests.unit.coordinator.parts import good_payload, memfd, no_descriptor_is_l
 
 WORD = st.binary(max_size=20).map(lambda word: word.replace(b"\0", b""))
 TEXT = WORD.map(lambda word: word.decode("utf-8", "surrogateescape"))
-KEY = TEXT.map(lambda text: text.replace("=", "")).filter(lambda key: key not in ("argc", "envc"))
+# Without "=" before it is decoded: taken away after that, it could leave two halves of one character side by side.
+KEY = (WORD.map(lambda word: word.replace(b"=", b"").decode("utf-8", "surrogateescape"))).filter(
+    lambda key: key not in ("argc", "envc")
+)
 
 
 @st.composite

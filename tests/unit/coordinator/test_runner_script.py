@@ -209,7 +209,7 @@ def nothing(stage: Together) -> Callable[[StepRunner], Awaitable[list[asyncio.Ta
     [
         (broken, "step 1: /home/jane/log is shorter"),
         (srun_ends, "srun ended before step 1 had started again (wait status 256)"),
-        (other_command, "step 1: step 1 is './other' now, and was './train.py'"),
+        (other_command, "step 1 is './other' now, and was './train.py'"),
         (nothing, "step 1 did not start again within 0 s (restore.patience)"),
     ],
     ids=["broken", "srun ends", "other command", "patience"],

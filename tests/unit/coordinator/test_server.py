@@ -38,11 +38,17 @@ class FakeJob:
         self.checkpoint_error: Exception | None = None
         self.stops = 0
         self.outside: list[Hello] = []
+        self.inside = False
+        self.taken = asyncio.Event()
 
     def status(self) -> dict[str, Any]:
         return {"job_id": 7, "node": "n1"}
 
+    def holds(self, pid: int) -> bool:
+        return self.inside
+
     async def checkpoint(self) -> SimpleNamespace:
+        self.taken.set()
         if self.checkpoint_error is not None:
             raise self.checkpoint_error
         return SimpleNamespace(seq=3, files=[SimpleNamespace(size=5), SimpleNamespace(size=7)], freeze_seconds=0.25)
@@ -164,6 +170,18 @@ def test_checkpoint(run: Path) -> None:
         assert await ask(run, b'{"verb":"checkpoint"}\n') == {"error": "no task of this job runs in a pod"}
         job.checkpoint_error = LeaseLost("job 7 has a newer incarnation")
         assert await ask(run, b'{"verb":"checkpoint"}\n') == {"error": "job 7 has a newer incarnation"}
+
+    serve(run, scene)
+
+
+def test_a_process_of_the_job_does_not_wait_for_the_checkpoint(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be captured while it waits. The checkpoint follows when it has ended, or at last after a while."""
+    monkeypatch.setattr(server, "_ASKER_SECONDS", 0.05)
+
+    async def scene(job: FakeJob) -> None:
+        job.inside = True
+        assert await ask(run, b'{"verb":"checkpoint"}\n') == {"requested": True}
+        await asyncio.wait_for(job.taken.wait(), 5)
 
     serve(run, scene)
 
