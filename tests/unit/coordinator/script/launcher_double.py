@@ -31,8 +31,12 @@ def main(manner: str, words: list[str]) -> None:
         return
     signals, status, payload, *handed = descriptors
     argv, environment, numbers = read(payload)
+    own = os.getpid()
     pid = os.fork()
     if pid == 0:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != own:
+            os._exit(1)  # killed before that call
         run(options["--program"], argv, environment, dict(zip(numbers, handed, strict=True)))
     for descriptor in [payload, *handed]:
         os.close(descriptor)
@@ -59,7 +63,6 @@ def read(payload: int) -> tuple[list[bytes], dict[bytes, bytes], list[int]]:
 
 
 def run(program: str, argv: list[bytes], environment: dict[bytes, bytes], descriptors: dict[int, int]) -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     lifted = {number: fcntl.fcntl(descriptor, fcntl.F_DUPFD, 500) for number, descriptor in descriptors.items()}
     os.closerange(0, 500)
     for number, descriptor in lifted.items():
