@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "slurmckpt"
 
-BASE = {"errors", "units", "identity", "config", "logs"}
+BASE = {"errors", "units", "identity", "config", "logs", "faults"}
 PARTS = {"capture", "store", "fingerprint", "slurm"}
 
 # Part of the package -> the parts that it may import. A part may always import itself.
@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "identity": {"errors"},
     "config": {"errors", "units"},
     "logs": {"errors"},
+    "faults": {"errors"},
     # None of these knows another: capture no Slurm and no store, store no CRIU, fingerprint neither.
     "capture": BASE,
     "store": BASE,

@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 
+from slurmckpt import faults
 from slurmckpt.config import Settings
 from slurmckpt.coordinator.job import Job
 from slurmckpt.coordinator.proc import start_time
@@ -36,6 +37,7 @@ def run(
 async def _serve(
     spec: JobSpec, settings: Settings, declined: str, task_socket: socket.socket, control_socket: socket.socket
 ) -> None:
+    faults.at("coordinator.begin")
     job = Job(spec, settings, _slurm(), declined)
     server = Server(job, task_socket, control_socket)
     (job.run_directory / PID_FILE).write_text(f"{os.getpid()} {start_time(os.getpid())}\n", encoding="ascii")

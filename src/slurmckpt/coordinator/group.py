@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from slurmckpt import faults
 from slurmckpt.capture import criu
 from slurmckpt.capture.drain import DrainResult, drain
 from slurmckpt.capture.preflight import PodScan, scan
@@ -107,6 +108,7 @@ async def capture(
         holders += _holders(job_steps, choice)
         cut = _Cut(participants, choice, holders, directory, tools)
         captured = await cut.take()
+        faults.at("capture.resumed")
         captured.outputs = await outputs.save(cut.measured, directory, files, tools.max_output)
         captured.capture_seconds = time.monotonic() - began
         captured.script = choice.script
@@ -147,6 +149,7 @@ def _holders(steps: Sequence[Step], choice: Choice) -> list[OutputHolder]:
 
 async def _prepare(participants: Sequence[Participant], choice: Choice, directory: Path, tools: Tools) -> None:
     """Everything that can be refused is refused here, before any rank is stopped."""
+    faults.at("capture.prepare")
     shutil.rmtree(directory, ignore_errors=True)
     needed = await asyncio.to_thread(shm.size, tools.shm)
     for participant in participants:
@@ -219,6 +222,7 @@ class _Cut:
 
         def starting() -> None:
             self._frozen_at = self._frozen_at or time.monotonic()
+            faults.at("capture.stopping")
 
         async def frozen() -> Sequence[str]:
             await self._stopped.arrive()
@@ -247,6 +251,7 @@ class _Cut:
     async def _all_stopped(self) -> None:
         """Every rank of every pod stands still. What must be exact is measured while CRIU writes: nothing moves."""
         self._boundary = time.time()
+        faults.at("capture.stopped")
         for participant in self.participants:
             name = participant.step.name
             await participant.pod.sync()
@@ -277,9 +282,11 @@ class _Cut:
     async def _all_written(self) -> None:
         assert self._measuring is not None
         await self._measuring
+        faults.at("capture.written")
         self._shm = await asyncio.to_thread(shm.save, self._tools.shm, self._directory / shm.ARCHIVE)
 
     async def _measure(self) -> None:
+        faults.at("capture.measure")
         for participant in self.participants:
             # Only what must be exact is taken from this look; whether all can be dumped is CRIU's to say now.
             participant.scan = await asyncio.to_thread(_scan, participant.step, participant.pod, self._choice)

@@ -9,6 +9,7 @@ import shutil
 import time
 from typing import Any
 
+from slurmckpt import faults
 from slurmckpt.capture import procfs
 from slurmckpt.config import Settings
 from slurmckpt.coordinator import incarnation, rules, shm
@@ -70,6 +71,7 @@ class Job:
         self._opening = asyncio.current_task()
         asking = asyncio.create_task(rules.look(self._slurm, self.spec))
         try:
+            faults.at("open.begin")
             begun = await incarnation.begin(self.spec, self.settings, asking)
             for remark in (await asking).remarks:
                 self.notices.later(remark)
@@ -154,6 +156,7 @@ class Job:
     async def stop(self) -> None:
         """End every pod and leave nothing of the job on this node. What concerns the store follows in settle()."""
         self._stopping = True
+        faults.at("stop.begin")
         # The pods first: a CRIU that works in one ends with it, and need not be waited for.
         for pod in self._pods():
             pod.destroy()
@@ -164,6 +167,7 @@ class Job:
         await self._end_pods()
         if self._runner is not None:
             await self._runner.close_script()
+        faults.at("stop.pods")
         if self._incarnation is not None:
             shutil.rmtree(self._incarnation.staging, ignore_errors=True)
         with contextlib.suppress(shm.ShmError):
@@ -174,6 +178,7 @@ class Job:
         begun = self._incarnation
         if begun is None:
             return
+        faults.at("settle.begin")
         # LeaseLost: record and checkpoints are those of a newer incarnation now.
         with contextlib.suppress(SlurmckptError, OSError):
             await lease.check(begun.store, begun.files, begun.epoch)

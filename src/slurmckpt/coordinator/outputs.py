@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from slurmckpt import faults
 from slurmckpt.coordinator.streams import OutputHolder
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.manifest import OutputFile
@@ -51,6 +52,7 @@ async def save(
 
     Raises OSError.
     """
+    faults.at("capture.outputs")
     directory = staging / "output"
     directory.mkdir(mode=0o700)
     entries = []

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slurmckpt import faults
 from slurmckpt.capture import criu, fileimages, reopened
 from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import held, outputs, shm
@@ -85,6 +86,7 @@ async def restore(
     directory = plan.directory / image.directory
     inherit = _inherit(image, tasks)
     network = PodNetwork(restorer.enter, pod, image.addresses, image.node_addresses, restorer.pasta)
+    faults.at("restore.pod")
     await network.build(tasks[0].shim_pid)
     inherit[image.status_pipe] = pod.status_pipe
     _name_by_path(inherit, plan.manifest.outputs, image)
@@ -96,6 +98,7 @@ async def restore(
     if image.shm and not plan.filled_shm:
         await asyncio.to_thread(shm.fill, restorer.shm, plan.directory / shm.ARCHIVE)
         plan.filled_shm = True
+    faults.at("restore.put_back")
     for complaint in await outputs.put_back(plan.manifest.outputs, holders, plan.directory, restorer.files):
         log.warning("step %s: %s", step.name, complaint)
     by_index = {task.hello.task: task for task in tasks}
@@ -108,21 +111,26 @@ async def restore(
         held.write(by_index[saved.index].held, lines)
 
     async def connected() -> None:
+        faults.at("restore.connected")
         await network.reset([(connection.local, connection.remote) for connection in image.outside])
 
     given = {(status.st_dev, status.st_ino) for each in inherit.values() if (status := os.fstat(each))}
 
     async def restored() -> None:
+        faults.at("restore.restored")
         await _check_rights(pod, image.leader_pid, given, restorer.files)
         await network.open()
         if stand is not None:
             await stand.wait(pod)
         alive = [(0 if saved.exited else saved.pid, by_index[saved.index]) for saved in image.tasks]
         await pod.adopt(image.leader_pid, alive)
+        faults.at("restore.adopted")
 
     target = criu.Target(restorer.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups)
     hooks = criu.RestoreHooks(restored, inherit, connected)
+    faults.at("restore.criu")
     await criu.restore(restorer.installation, target, directory / "images", hooks)
+    faults.at("restore.resumed")
     pod.close_status_pipe()
     for saved in image.tasks:
         if saved.exited:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from slurmckpt import faults
 from slurmckpt.coordinator import finished, outputs, restoring, scriptfile, shm, trust
 from slurmckpt.coordinator import payload as payloads
 from slurmckpt.coordinator.incarnation import Incarnation
@@ -119,9 +120,12 @@ class StepRunner:
         pod = self._new_pod(step, groups)
         if step.name == "batch":
             await self._open_script(pod, tasks[0], None)
+        faults.at("start.begin")
         await pod.build(tasks[0].shim_pid, "keep")
         step.pod = pod
+        faults.at("start.pod")
         await pod.start(tasks)
+        faults.at("start.tasks")
         pod.close_status_pipe()
 
     async def _come_back_with_steps(

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from slurmckpt import config, logs
+from slurmckpt import config, faults, logs
 from slurmckpt.config import Settings
 from slurmckpt.coordinator import pointer, shm
 from slurmckpt.coordinator.proc import start_time
@@ -49,6 +49,7 @@ def clean(settings: Settings, job_id: int) -> None:
     pointer.remove(directory)
     if not directory.is_dir():
         return
+    faults.at("epilog.begin")
     if not _ask_to_stop(directory):
         log.warning("job %d: its coordinator does not answer; it is cleaned up without it", job_id)
         _kill_noted([directory / "coordinator.pid", *sorted((directory / "pods").glob("*.pid"))])

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 
-from slurmckpt import config, logs
+from slurmckpt import config, faults, logs
 from slurmckpt.config import Settings
 from slurmckpt.coordinator import pointer, shm, sockets, spec
 from slurmckpt.coordinator.spec import JobSpec
@@ -46,6 +46,7 @@ def _settings() -> tuple[Settings, str]:
 
 
 def _start(settings: Settings, declined: str) -> None:
+    faults.at("prolog.begin")
     job = spec.from_environment(os.environ)
     if job.interval(settings).kind == "off" and not declined:
         return
@@ -63,7 +64,9 @@ def _start(settings: Settings, declined: str) -> None:
             shm.mount(directory / "shm")
         except SlurmckptError as error:
             declined = str(error)
+    faults.at("prolog.sockets")
     task_socket, control_socket = sockets.bind(directory)
+    faults.at("prolog.detach")
     _detach(job, settings, declined, task_socket, control_socket)
 
 

@@ -16,6 +16,7 @@ import re
 import secrets
 import time
 
+from slurmckpt import faults
 from slurmckpt.errors import Refused, StoreError
 from slurmckpt.store.fields import parse_object
 from slurmckpt.store.files import TEMPORARY_SUFFIX, create, read_small, replace
@@ -62,6 +63,7 @@ async def check(store: JobStore, files: UserFiles, epoch: int) -> None:
 
 def _guarded_take(store: JobStore, node: str) -> int:
     try:
+        faults.at("open.lease")
         return _take(store, node)
     except OSError as error:
         raise StoreError(f"lease {store.lease} cannot be taken: {error.strerror or error}") from error

@@ -15,6 +15,7 @@ from io import FileIO
 import zstandard
 from blake3 import blake3
 
+from slurmckpt import faults
 from slurmckpt.errors import StoreError
 from slurmckpt.store.files import create, make_directory, remove_tree, sync_directory, write_all
 from slurmckpt.store.layout import JobStore
@@ -71,12 +72,14 @@ class Partial:
                 else:
                     digest = self._copy(path, source, target.write, size)
                 target.flush()
+                faults.at("commit.fsync")
                 os.fsync(target.fileno())
                 stored_size = os.fstat(target.fileno()).st_size
         return StoredFile(path, size, mode, digest, stored, stored_size)
 
     def seal(self, manifest: bytes, signature: str) -> None:
         """Write signature and manifest, in this order, and make every name in the checkpoint durable."""
+        faults.at("commit.sign")
         for name, data in ((SIGNATURE_NAME, signature.encode() + b"\n"), (MANIFEST_NAME, manifest)):
             with create(name, self._fd) as file:
                 write_all(file, data)
@@ -90,7 +93,9 @@ class Partial:
         self._refuse_existing()
         if not self._is_ours():
             raise StoreError(f"{self._path} was removed or replaced while it was being written")
+        faults.at("commit.rename")
         os.rename(self._path, self._final)
+        faults.at("commit.renamed")
         sync_directory(self._parent)
         self.close()
 
@@ -114,6 +119,7 @@ class Partial:
 
     def _copy(self, path: str, source: FileIO, write: Callable[[bytes], int], size: int) -> str:
         """Copy `size` bytes; gives their blake3."""
+        faults.at("commit.copy")
         hasher = blake3()
         left = size
         while left > 0:

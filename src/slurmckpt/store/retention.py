@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from slurmckpt import faults
 from slurmckpt.errors import StoreError
 from slurmckpt.store.files import TEMPORARY_SUFFIX, remove_tree, replace
 from slurmckpt.store.identity import UserFiles
@@ -71,6 +72,7 @@ async def forget(store: JobStore, files: UserFiles, record_days: int) -> list[in
 
 
 def _prune(store: JobStore, keep: int, protect: frozenset[int]) -> list[int]:
+    faults.at("retain.prune")
     committed = store.sequence_numbers()
     newest = max([*committed, *protect], default=0)
     old = [seq for seq in committed[:-keep] if seq not in protect]
@@ -80,6 +82,7 @@ def _prune(store: JobStore, keep: int, protect: frozenset[int]) -> list[int]:
 
 
 def _remove_all(store: JobStore) -> list[int]:
+    faults.at("settle.remove")
     committed = store.sequence_numbers()
     _remove(store, committed, store.numbers(PARTIAL_SUFFIX))
     return committed

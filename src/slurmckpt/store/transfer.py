@@ -21,6 +21,7 @@ from typing import IO, Literal, cast
 import zstandard
 from blake3 import blake3
 
+from slurmckpt import faults
 from slurmckpt.errors import Refused, StoreError
 from slurmckpt.identity import JobIdentity
 from slurmckpt.store.files import create, open_regular, read_small, write_all
@@ -63,6 +64,7 @@ async def publish(
     stored: Stored = "zstd" if compression == "zstd" else "plain"
     partial = Partial(store, manifest_without_files.seq)
     try:
+        faults.at("commit.begin")
         sources = await asyncio.to_thread(_list_staging, staging)
         await files.run(partial.make)
         written = []
@@ -177,6 +179,7 @@ def _receive(base: Path, file: StoredFile, target: FileIO, stop: threading.Event
             there = os.fstat(raw.fileno()).st_size
             if there != file.stored_size:
                 raise _changed(file, f"{there} bytes in the store instead of {file.stored_size}")
+            faults.at("restore.fetch")
             hasher = blake3()
             size = 0
             for chunk in _content(file, _Source(raw, file)):
