@@ -1,8 +1,10 @@
 /*
- * enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] -- PROGRAM ARG...: runs a program inside a pod (CRIU, for one) and ends as
- * the program ends. All inherited descriptors are passed on.
+ * enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] -- PROGRAM ARG...: runs a program inside a pod
+ * (CRIU, for one) and ends as the program ends. All inherited descriptors are passed on. A guarded program holds processes of the pod
+ * still: see guard.h.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
 #include <signal.h>
@@ -15,13 +17,15 @@
 
 #include "cgroup.h"
 #include "end.h"
+#include "guard.h"
 #include "line.h"
+#include "mend.h"
 #include "namespaces.h"
 #include "number.h"
 #include "reason.h"
 #include "signals.h"
 
-#define USAGE "enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] -- PROGRAM ARG..."
+#define USAGE "enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] -- PROGRAM ARG..."
 
 struct options {
 	pid_t pid;
@@ -29,6 +33,7 @@ struct options {
 	size_t cgroup_count;
 	bool has_real_id;
 	uint64_t uid, gid;
+	struct guard guard;
 	char **program;
 };
 
@@ -39,12 +44,23 @@ static bool parse_real_id(const char *text, struct options *options)
 	return options->has_real_id;
 }
 
+static bool parse_guard(const char *text, struct guard *guard)
+{
+	uint64_t channel, beat;
+	bool good = parse_list_item(&text, ':', INT_MAX, &channel) && parse_number(text, 10, INT_MAX, &beat) && channel > 2 && beat > 2;
+
+	if (good)
+		*guard = (struct guard){.channel = (int)channel, .beat = (int)beat};
+	return good;
+}
+
 static int parse_options(int argc, char **argv, struct options *options, struct reason *reason)
 {
 	static const struct option known[] = {
 		{"pid", required_argument, NULL, 'p'},
 		{"cgroup", required_argument, NULL, 'c'},
 		{"real-id", required_argument, NULL, 'r'},
+		{"guard", required_argument, NULL, 'g'},
 		{0},
 	};
 	uint64_t pid = 0;
@@ -61,6 +77,8 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 			options->cgroups[options->cgroup_count++] = optarg;
 		if (option == 'r' && !parse_real_id(optarg, options))
 			return refuse(reason, "--real-id %s is not UID:GID", optarg);
+		if (option == 'g' && !parse_guard(optarg, &options->guard))
+			return refuse(reason, "--guard %s is not CHANNEL:BEAT, two descriptors above 2", optarg);
 		if (option == '?')
 			return refuse(reason, "usage: " USAGE);
 	}
@@ -119,26 +137,27 @@ out:
 	_exit(code);
 }
 
-/* Passes SIGTERM on: the program decides how to end, and its default is to die. */
-static int wait_for(pid_t child)
+/*
+ * A guarded program was killed in the middle of what it did. A child looks after the processes, as it is in their PID namespace; when one
+ * of them cannot be saved, the pod ends: a job that fails, or is restored, is better than one that hangs or computes nonsense.
+ */
+static void mend(pid_t pod_init)
 {
-	sigset_t awaited;
 	int wait_status = 0;
+	pid_t child = fork();
 
-	sigemptyset(&awaited);
-	sigaddset(&awaited, SIGTERM);
-	sigaddset(&awaited, SIGCHLD);
-	while (waitpid(child, &wait_status, WNOHANG) == 0) {
-		if (sigwaitinfo(&awaited, NULL) == SIGTERM)
-			kill(child, SIGTERM);
+	if (child == 0)
+		_exit(mend_pod() ? 0 : 1);
+	if (child < 0 || waitpid(child, &wait_status, 0) != child || wait_status) {
+		print_format(STDERR_FILENO, "slurmckpt: enter: a process of the pod cannot be brought back, the pod is ended");
+		kill(pod_init, SIGKILL);
 	}
-	return wait_status;
 }
 
 int main(int argc, char **argv)
 {
 	signal_mask mask = signals_set_mask(SIGNALS_ALL);
-	struct options options = {0};
+	struct options options = {.guard = GUARD_NONE};
 	struct reason reason;
 	int wait_status = 0;
 	bool ran = false;
@@ -152,6 +171,8 @@ int main(int argc, char **argv)
 	}
 	if (join_namespaces(options.pid, &reason))
 		goto out;
+	if (options.guard.beat >= 0)
+		fcntl(options.guard.beat, F_SETFD, FD_CLOEXEC);
 	/* an ignored SIGCHLD would take the child's status away */
 	signals_set_ignored(signals_ignored() & ~signal_bit(SIGCHLD));
 	child = fork();
@@ -161,7 +182,9 @@ int main(int argc, char **argv)
 	}
 	if (child == 0)
 		become_program(&options, mask);
-	wait_status = wait_for(child);
+	wait_status = guard_wait(child, &options.guard);
+	if (WIFSIGNALED(wait_status) && options.guard.channel >= 0)
+		mend(options.pid);
 	ran = true;
 out:
 	free(options.cgroups);

@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ _LOG_LEVEL = 4
 _LOG_TAIL = 256 * 1024
 _MAX_SAID = 4096
 _UNDO_SECONDS = 20.0
+_BEAT_SECONDS = 2.0  # pod/guard.c gives up a coordinator that is silent ten times as long
 _CAP_SYS_RESOURCE = 24
 
 
@@ -238,14 +240,20 @@ def _complaint(answer: rpc.criu_resp, worker: _Worker) -> str:
 
 @contextlib.asynccontextmanager
 async def _swrk(installation: Installation, target: Target, inherit: Mapping[str, int]) -> AsyncIterator[_Worker]:
-    """A connected `criu swrk` in the pod. It ends when its socket is closed, and a dump under way is undone then."""
+    """A connected `criu swrk` in the pod. It ends when its socket is closed, and a dump under way is undone then.
+
+    `enter` sees to it that it ends, too, when this process dies, stops or hangs (pod/guard.h).
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
+    beat, heart = os.pipe()
+    os.set_blocking(heart, False)
     command = [str(target.enter), "--pid", str(target.pod_init)]
     for path in target.cgroups:
         command += ["--cgroup", str(path)]
     if installation.needs_real_id:
         command += ["--real-id", f"{target.uid}:{target.gid}"]
+    command += ["--guard", f"{theirs.fileno()}:{beat}"]
     command += ["--", installation.program, "swrk", str(theirs.fileno())]
     # An empty directory of the installation: CRIU's own CUDA plugin must not interfere.
     environment = {"PATH": _PATH, "CRIU_LIBS_DIR": str(target.enter.parent / "criu-plugins")}
@@ -256,7 +264,7 @@ async def _swrk(installation: Installation, target: Target, inherit: Mapping[str
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                pass_fds=[theirs.fileno(), *sorted(set(inherit.values()))],
+                pass_fds=[theirs.fileno(), beat, *sorted(set(inherit.values()))],
                 env=environment,
             )
         except OSError as error:
@@ -265,29 +273,45 @@ async def _swrk(installation: Installation, target: Target, inherit: Mapping[str
         worker = _Worker(ours)
         assert process.stderr is not None
         listening = asyncio.create_task(_last_words(process.stderr))
+        beating = asyncio.create_task(_beat(heart))
         try:
             yield worker
         finally:
             ours.close()
             await _end(process)
+            beating.cancel()
             worker.said = await listening
     finally:
         ours.close()
         theirs.close()
+        os.close(beat)
+        os.close(heart)
+
+
+async def _beat(heart: int) -> None:
+    """Show `enter` that the event loop turns."""
+    while True:
+        # A full pipe has enough of it; one without a reader needs none.
+        with contextlib.suppress(OSError):
+            os.write(heart, b".")
+        await asyncio.sleep(_BEAT_SECONDS)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Wait until a CRIU whose socket is closed has undone what it did; end one that hangs, so that its ranks run."""
+    for urge in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            await asyncio.wait_for(process.wait(), _UNDO_SECONDS)
+            return
+        except asyncio.TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                # At SIGTERM `enter` ends CRIU, by force if need be, and mends what it leaves. It may have been stopped.
+                process.send_signal(urge)
+                process.send_signal(signal.SIGCONT)
     try:
         await asyncio.wait_for(process.wait(), _UNDO_SECONDS)
     except asyncio.TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), _UNDO_SECONDS)
-        except asyncio.TimeoutError:
-            # It can hang in the kernel, on a disk that does not answer. It holds nothing of ours.
-            log.error("CRIU (process %d) does not end", process.pid)
+        log.error("enter (process %d) does not end", process.pid)
 
 
 async def _last_words(stream: asyncio.StreamReader) -> str:

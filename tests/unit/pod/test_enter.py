@@ -23,6 +23,7 @@ from tests.unit.pod.harness import (
 pytestmark = pytest.mark.root
 
 ENTER = POD / "enter"
+USAGE = "usage: enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] -- PROGRAM ARG..."
 
 
 @pytest.fixture
@@ -125,8 +126,10 @@ def test_cgroup(pod: Pod) -> None:
         (["--cgroup", "/no/such", "--", "true"], 125, "cannot open /no/such: No such file or directory"),
         (["--real-id", "1", "--", "true"], 125, "--real-id 1 is not UID:GID"),
         (["--real-id", "1:-1", "--", "true"], 125, "--real-id 1:-1 is not UID:GID"),
-        ([], 125, "usage: enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] -- PROGRAM ARG..."),
-        (["--what"], 125, "usage: enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] -- PROGRAM ARG..."),
+        (["--guard", "3", "--", "true"], 125, "--guard 3 is not CHANNEL:BEAT, two descriptors above 2"),
+        (["--guard", "1:4", "--", "true"], 125, "--guard 1:4 is not CHANNEL:BEAT, two descriptors above 2"),
+        ([], 125, USAGE),
+        (["--what"], 125, USAGE),
     ],
 )
 def test_errors_are_one_line(pod: Pod, arguments: list[str], code: int, text: str) -> None:
