@@ -3,6 +3,7 @@
 # make demo       see it work (root)
 # make test       unit and cluster tests (root); make test-unit needs no root
 # make test-trixie, make test-linuxproc    the cluster tests on Slurm 24.11, and with proctrack/linuxproc
+# make soak       200 jobs under random failures (root)
 # make check      linters and types
 
 PREFIX ?= /usr
@@ -14,7 +15,7 @@ PYTHON ?= python3
 TOOLS := build/venv
 PYTEST := $(TOOLS)/bin/python -m pytest
 
-.PHONY: all install install-package deps check test test-unit test-cluster test-trixie test-linuxproc demo bench proto clean
+.PHONY: all install install-package deps check test test-unit test-cluster test-trixie test-linuxproc demo soak bench proto clean
 
 all:
 	$(MAKE) -C pod
@@ -77,6 +78,10 @@ test-trixie test-linuxproc: test-cluster
 demo: deps
 	@test "$$(id -u)" = 0 || { echo "make demo needs root: it builds a throwaway cluster out of namespaces" >&2; exit 1; }
 	$(TOOLS)/bin/python sandbox/demo.py
+
+# Many jobs under random failures, for 20 minutes. Set SECONDS, JOBS and SEED to try it quickly or again.
+soak: deps
+	$(TOOLS)/bin/python tests/soak/run.py --seconds $(or $(SECONDS),1200) --jobs $(or $(JOBS),200) $(if $(SEED),--seed $(SEED))
 
 bench: deps
 	$(TOOLS)/bin/python tests/bench/run.py
