@@ -144,6 +144,20 @@ def test_output_of_a_step_is_exact_whatever_the_open_mode(cluster: Cluster, dire
     assert (directory / "own.1").read_text().splitlines() == chain(120)
 
 
+def test_a_file_that_srun_opens_is_put_back_again_and_again(cluster: Cluster, directory: Path) -> None:
+    """Its number among srun's descriptors differs from run to run; its content must not."""
+    script = "srun --output=log python3 chain.py 150 0.1"
+    job = cluster.submit(script, "--checkpoint-interval=infinite", directory=directory)
+    log = directory / "log"
+    for count in (5, 15, 25):
+        wait_for(f"{count} lines", lambda count=count: log.exists() and len(log.read_text().splitlines()) > count)  # type: ignore[misc]
+        seq = job.checkpoint()
+        job.requeue()
+        wait_for("the next attempt", lambda seq=seq: job.status()["attempts"][-1]["restored_from"] == seq)  # type: ignore[misc]
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert log.read_text().splitlines() == chain(150)
+
+
 @pytest.mark.parametrize("label", [False, True], ids=["plain", "labels"])
 def test_lines_that_were_half_written_are_whole(cluster: Cluster, directory: Path, label: bool) -> None:
     """Two tasks write blocks that end in mid-line; the checkpoint falls between two blocks."""

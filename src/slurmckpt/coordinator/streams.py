@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -111,20 +112,26 @@ def readable(pipes: Sequence[int]) -> Iterator[list[int]]:
 def files_written_by(pid: int, name: str) -> list[OutputHolder]:
     """Every regular file that process `pid` holds open for writing, as dups that share its offsets (pidfd_getfd(2)).
 
-    name: prefix of the holders' names. Empty when the process is gone. The caller closes them.
+    name: prefix of the holders' names. A standard stream goes by its number, everything else by its path (`#2` for the
+    second one of a path): an srun that runs again opens the same files, in another order among its sockets.
+    Empty when the process is gone. The caller closes them.
     """
     holders: list[OutputHolder] = []
+    paths: Counter[str] = Counter()
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:
         return holders
     try:
         numbers = sorted(int(entry) for entry in os.listdir(f"/proc/{pid}/fd"))
-        holders = [
-            OutputHolder(f"{name}/{number}", descriptor)
-            for number in numbers
-            if (descriptor := _borrow_written_file(pid, pidfd, number)) is not None
-        ]
+        for number in numbers:
+            descriptor = _borrow_written_file(pid, pidfd, number)
+            if descriptor is not None:
+                holder = OutputHolder(f"{name}/{number}", descriptor)
+                holders.append(holder)
+                if number > 2:
+                    paths[holder.path] += 1
+                    holder.name = f"{name}/{holder.path.lstrip('/')}#{paths[holder.path]}"
     except OSError:
         pass  # it ended while we looked
     finally:

@@ -170,11 +170,12 @@ def test_files_written_by_a_process(tmp_path: Path) -> None:
     with no_descriptor_is_lost():
         holders = files_written_by(child.process.pid, "srun/abc")
         found = {holder.name: holder.path for holder in holders}
-        assert found == {f"srun/abc/{out}": str(tmp_path / "out"), f"srun/abc/{log}": str(tmp_path / "log")}
+        names = {file: f"srun/abc{tmp_path}/{file}#1" for file in ("out", "log")}
+        assert found == {names[file]: str(tmp_path / file) for file in names}
         # The same open file, so the same offset.
         os.write(out, b"123")
         offsets = {holder.name: os.lseek(holder.descriptor, 0, os.SEEK_CUR) for holder in holders}
-        assert offsets[f"srun/abc/{out}"] == 3
+        assert offsets[names["out"]] == 3
         for holder in holders:
             holder.close()
     child.end()
@@ -200,8 +201,25 @@ def test_a_descriptor_that_closes_while_we_look_does_not_hide_those_after_it(
     monkeypatch.setattr(os, "stat", stat)
     holders = files_written_by(child.process.pid, "srun/abc")
     monkeypatch.undo()
-    assert [holder.name for holder in holders] == [f"srun/abc/{out}"]
+    assert [holder.name for holder in holders] == [f"srun/abc{tmp_path}/out#1"]
     for holder in holders:
         holder.close()
     child.end()
     os.close(out)
+
+
+def test_a_file_has_the_same_name_whatever_its_number(tmp_path: Path) -> None:
+    """An srun has its files open among sockets, whose number differs from run to run. Standard streams keep theirs."""
+    found = []
+    for sockets in (0, 3):
+        taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(sockets)]
+        files = [os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT) for _ in range(2)]
+        child = Child(*taken, *files)
+        holders = files_written_by(child.process.pid, "srun/abc")
+        found.append([holder.name for holder in holders])
+        child.end()
+        for holder in holders:
+            holder.close()
+        for descriptor in (*taken, *files):
+            os.close(descriptor)
+    assert found[0] == found[1] == [f"srun/abc{tmp_path}/out#{count}" for count in (1, 2)]
