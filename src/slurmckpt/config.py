@@ -60,6 +60,7 @@ class Store:
     compression: Literal["zstd", "none"] = "zstd"
     level: int = 1
     retries: int = 3
+    patience: float = 300.0
     record_days: int = 30
     image_days: int = 7
 
@@ -200,6 +201,7 @@ def _store(table: _Table) -> Store:
         compression=table.word("compression", default.compression, ("zstd", "none")),
         level=table.whole("level", default.level, 1, 19),
         retries=table.whole("retries", default.retries, 0, 100),
+        patience=table.seconds("patience", default.patience, 1, 7 * DAY),
         record_days=table.whole("record_days", default.record_days, 0, 36500),
         image_days=table.whole("image_days", default.image_days, 0, 36500),
     )

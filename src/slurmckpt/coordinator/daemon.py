@@ -52,8 +52,13 @@ async def _serve(
     await server.serve()
     opening.cancel()
     await asyncio.gather(opening, return_exceptions=True)
-    with contextlib.suppress(asyncio.TimeoutError):
+    try:
         await asyncio.wait_for(job.settle(), _SETTLE_SECONDS)
+    except asyncio.TimeoutError:
+        log.error("job %d: the store does not answer, what it holds of the job stays", spec.job.job_id)
+        # The event loop would wait for the thread that hangs there.
+        logging.shutdown()
+        os._exit(1)
 
 
 def _raise_descriptor_limit() -> None:

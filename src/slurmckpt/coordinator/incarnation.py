@@ -85,7 +85,8 @@ async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | No
     here = await node.examine(settings)
     known = await asking if asking is not None else Rules()
     rules.check(spec, known)
-    files = UserFiles.for_user(spec.job.uid, spec.job.gid, os.getgrouplist(spec.job.user, spec.job.gid))
+    groups = os.getgrouplist(spec.job.user, spec.job.gid)
+    files = UserFiles.for_user(spec.job.uid, spec.job.gid, groups, settings.store.patience)
     try:
         store = JobStore(spec.options.directory or settings.store.path, spec.job)
         await store.prepare(files, by_root=spec.options.directory is None)

@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import math
 import os
 import platform
+import threading
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from slurmckpt.errors import StoreError
+from slurmckpt.units import format_seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,15 +40,21 @@ class UserFiles:
 
     Every function that touches the store is called through run() or run_sync(). A function that has started runs to its
     end even when the awaiting task is cancelled; what is run next waits for it.
+
+    A file server that does not answer holds the thread, and nothing can free it. So whoever waits is let go when the
+    thread has not come on for `patience` seconds: one function has not ended, and not called beat() either.
     """
 
-    def __init__(self, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, executor: ThreadPoolExecutor, patience: float = math.inf) -> None:
         """Use for_user() instead."""
         self._executor = executor
+        self._patience = patience
+        self._seen = 0.0
+        self._pending: set[Future[Any]] = set()
 
     @classmethod
-    def for_user(cls, uid: int, gid: int, groups: Sequence[int]) -> UserFiles:
-        """A thread with this identity. groups: supplementary groups.
+    def for_user(cls, uid: int, gid: int, groups: Sequence[int], patience: float = math.inf) -> UserFiles:
+        """A thread with this identity. groups: supplementary groups. patience: seconds.
 
         As root the thread takes the identity on; any other caller can only be the user itself and gets a plain thread.
         Raises StoreError with one line when the identity cannot be taken on completely.
@@ -53,7 +64,7 @@ class UserFiles:
             raise StoreError(
                 f"the files of uid {uid} cannot be handled by uid {euid}: only root can act for other users"
             )
-        files = cls(ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"files-of-{uid}"))
+        files = cls(ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"files-of-{uid}"), patience)
         if euid == 0 and uid != 0:
             try:
                 files.run_sync(_become, uid, gid, tuple(groups))
@@ -63,8 +74,28 @@ class UserFiles:
         return files
 
     async def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of fn(*args), run in the thread without holding up the event loop."""
-        return await asyncio.wrap_future(self._executor.submit(fn, *args, **kwargs))
+        """The result of fn(*args), run in the thread without holding up the event loop.
+
+        Raises StoreError when the thread does not come on: then fn may still run, or run later.
+        """
+        began = time.monotonic()
+        if self._pending and began - self._seen > self._patience:
+            raise self._stuck()
+        pending = self._executor.submit(self._do, partial(fn, *args, **kwargs))
+        self._pending.add(pending)
+        pending.add_done_callback(self._pending.discard)
+        future = asyncio.wrap_future(pending)
+        try:
+            while True:
+                idle = time.monotonic() - max(self._seen, began)
+                if idle > self._patience:
+                    raise self._stuck()
+                left = None if math.isinf(self._patience) else self._patience - idle + 0.001
+                if (await asyncio.wait({future}, timeout=left))[0]:
+                    return future.result()
+        finally:
+            # What has not started yet never will.
+            future.cancel()
 
     async def run_to_end(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As run(), but when cancelled it returns only when fn has ended: for descriptors that the caller closes then.
@@ -82,6 +113,17 @@ class UserFiles:
         """The result of fn(*args), run in the thread; the caller waits."""
         return self._executor.submit(fn, *args, **kwargs).result()
 
+    def _do(self, fn: Callable[[], T]) -> T:
+        _thread.files = self
+        self._seen = time.monotonic()
+        try:
+            return fn()
+        finally:
+            self._seen = time.monotonic()
+
+    def _stuck(self) -> StoreError:
+        return StoreError(f"the store has not answered for {format_seconds(self._patience)} (store.patience)")
+
     def close(self) -> None:
         """Wait for what runs, then end the thread."""
         self._executor.shutdown(wait=True)
@@ -93,6 +135,16 @@ class UserFiles:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+_thread = threading.local()
+
+
+def beat() -> None:
+    """Called by a function in such a thread that takes long: it has come on since it last did."""
+    files: UserFiles | None = getattr(_thread, "files", None)
+    if files is not None:
+        files._seen = time.monotonic()
 
 
 def _become(uid: int, gid: int, groups: tuple[int, ...]) -> None:

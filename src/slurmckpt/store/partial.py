@@ -18,6 +18,7 @@ from blake3 import blake3
 from slurmckpt import faults
 from slurmckpt.errors import StoreError
 from slurmckpt.store.files import create, make_directory, remove_tree, sync_directory, write_all
+from slurmckpt.store.identity import beat
 from slurmckpt.store.layout import JobStore
 from slurmckpt.store.manifest import MANIFEST_NAME, SIGNATURE_NAME, Stored, StoredFile
 
@@ -132,6 +133,7 @@ class Partial:
                 )
             hasher.update(chunk)
             write(chunk)
+            beat()
             left -= len(chunk)
         return hasher.hexdigest()
 

@@ -25,7 +25,7 @@ from slurmckpt import faults
 from slurmckpt.errors import Refused, StoreError
 from slurmckpt.identity import JobIdentity
 from slurmckpt.store.files import create, open_regular, read_small, write_all
-from slurmckpt.store.identity import UserFiles
+from slurmckpt.store.identity import UserFiles, beat
 from slurmckpt.store.layout import JobStore
 from slurmckpt.store.manifest import (
     MANIFEST_NAME,
@@ -190,6 +190,7 @@ def _receive(base: Path, file: StoredFile, target: FileIO, stop: threading.Event
                     raise _changed(file, f"more than {file.size} bytes")
                 hasher.update(chunk)
                 write_all(target, chunk)
+                beat()
     if size != file.size:
         raise _changed(file, f"{size} bytes instead of {file.size}")
     if hasher.hexdigest() != file.blake3:
