@@ -37,6 +37,8 @@ extern char **environ;
 #define READER_PATIENCE_MS 30000
 /* After the pod was killed: how long passing the rest on may take in all. */
 #define KILLED_PATIENCE_MS 1000
+/* Before RUN: how long the coordinator may say nothing. It says WAIT every few seconds while it restores, for however long that takes. */
+#define COORDINATOR_PATIENCE_MS 30000
 
 enum verdict {
 	VERDICT_DIRECT,
@@ -137,6 +139,9 @@ static bool take_message(int socket, bool running, struct relays *relays, enum v
 		else
 			print_line(STDERR_FILENO, text);
 		decided = false;
+	} else if (result == MESSAGE_GOT && message_is(&message, "WAIT")) {
+		/* it has come, and that is all */
+		decided = false;
 	} else if (result == MESSAGE_GOT && message_is(&message, "EXIT") && parse_exit(&message, wait_status)) {
 		*verdict = VERDICT_EXIT;
 	} else if (result == MESSAGE_GOT && !running && message_is(&message, "RUN")) {
@@ -220,6 +225,14 @@ static int say_terminal(int socket, struct reason *reason)
 	return failed ? refuse(reason, "standard input is a terminal, and the coordinator does not answer") : 0;
 }
 
+/* Whether the coordinator says something, or ends. */
+static bool hear(int socket)
+{
+	struct pollfd entry = {.fd = socket, .events = POLLIN};
+
+	return poll(&entry, 1, COORDINATOR_PATIENCE_MS) != 0;
+}
+
 /* Everything up to the coordinator's word. */
 static enum verdict ask(int socket, struct payload_source *source, struct relays *relays, int *wait_status)
 {
@@ -227,9 +240,11 @@ static enum verdict ask(int socket, struct payload_source *source, struct relays
 	struct reason reason;
 
 	if (isatty(STDIN_FILENO) ? !say_terminal(socket, &reason) : !hand_over(socket, source, relays, &reason)) {
-		while (!take_message(socket, false, relays, &verdict, wait_status))
-			;
-		return verdict;
+		while (hear(socket)) {
+			if (take_message(socket, false, relays, &verdict, wait_status))
+				return verdict;
+		}
+		refuse(&reason, "the coordinator does not answer");
 	}
 	print_format(STDERR_FILENO, "slurmckpt: this task runs without checkpoints: %s", reason.text);
 	return verdict;

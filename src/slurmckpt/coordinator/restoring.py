@@ -98,6 +98,8 @@ async def restore(
     if image.shm and not plan.filled_shm:
         await asyncio.to_thread(shm.fill, restorer.shm, plan.directory / shm.ARCHIVE)
         plan.filled_shm = True
+    if all(task.channel.ended() for task in tasks):
+        raise Refused("its tasks do not wait for it any more")
     faults.at("restore.put_back")
     for complaint in await outputs.put_back(plan.manifest.outputs, holders, plan.directory, restorer.files):
         log.warning("step %s: %s", step.name, complaint)

@@ -9,6 +9,7 @@ import logging
 import shutil
 import socket
 import struct
+from collections.abc import Coroutine
 from typing import Any
 
 from slurmckpt.coordinator.choice import Skipped
@@ -37,6 +38,7 @@ class Server:
         self._control_socket = control_socket
         self._conversations: set[asyncio.Task[None]] = set()
         self._requested: set[asyncio.Task[None]] = set()
+        self._reassurances: set[asyncio.Task[None]] = set()
         self._stopped = asyncio.Event()
 
     async def serve(self) -> None:
@@ -48,7 +50,7 @@ class Server:
         try:
             await self._stopped.wait()
         finally:
-            for acceptor in acceptors:
+            for acceptor in (*acceptors, *self._reassurances):
                 acceptor.cancel()
             # Until then the loop watches the sockets.
             await asyncio.gather(*acceptors, return_exceptions=True)
@@ -77,9 +79,7 @@ class Server:
                 log.error("a connection cannot be accepted: %s", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            conversation = asyncio.create_task(converse(connection))
-            self._conversations.add(conversation)
-            conversation.add_done_callback(self._conversations.discard)
+            _keep(converse(connection), self._conversations)
 
     async def _task(self, connection: socket.socket) -> None:
         """The beginning of a task: HELLO from the plugin, START from the shim. Then the connection is the step's."""
@@ -113,6 +113,7 @@ class Server:
                 await task.run_directly()
                 return
             step.add(task)
+            _keep(task.reassure(), self._reassurances)
             channel = None  # type: ignore[assignment]
         except (WireError, OSError) as error:
             log.warning("task socket: %s", error)
@@ -177,6 +178,12 @@ class Server:
             await self.end()
             return {"stopped": True}
         return {"error": f"verb {str(verb)[:40]!r} is not one of status, checkpoint, stop (root)"}
+
+
+def _keep(talk: Coroutine[Any, Any, None], talks: set[asyncio.Task[None]]) -> None:
+    task = asyncio.create_task(talk)
+    talks.add(task)
+    task.add_done_callback(talks.discard)
 
 
 async def _read_line(connection: socket.socket) -> bytes:

@@ -139,6 +139,15 @@ class Channel:
                 except OSError as error:
                     raise ConnectionError(error.strerror) from error
 
+    def ended(self) -> bool:
+        """Whether the peer is gone, or we are. What it has sent before that does not matter."""
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def close(self) -> None:
         """Close our end. Who waits to read gets the end of the connection, who waits to send a ConnectionError."""
         # The loop must forget the descriptor before its number can belong to something else.

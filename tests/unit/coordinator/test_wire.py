@@ -243,3 +243,18 @@ def test_a_cancelled_receive_can_be_repeated() -> None:
         other.close()
 
     asyncio.run(scene())
+
+
+def test_the_end_of_a_peer_is_seen_without_reading() -> None:
+    async def scene() -> None:
+        one, other = channels()
+        assert not one.ended()
+        await other.send("EXIT", [("status", 0)])
+        assert not one.ended()
+        assert await one.receive() is not None, "looking takes nothing away"
+        other.close()
+        assert one.ended()
+        one.close()
+        assert one.ended()
+
+    asyncio.run(scene())

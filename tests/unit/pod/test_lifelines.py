@@ -383,3 +383,20 @@ def test_programs_are_static() -> None:
         offset, size, count = struct.unpack_from("=Q", image, 32) + struct.unpack_from("=HH", image, 54)
         kinds = [struct.unpack_from("=I", image, offset + i * size)[0] for i in range(count)]
         assert kinds and interpreter not in kinds
+
+
+@pytest.mark.slow
+def test_a_coordinator_that_does_not_answer(coordinator: FakeCoordinator) -> None:
+    """Stopped, or in a call that never returns: the task must run all the same. One that says WAIT is waited for."""
+    silent, patient = (coordinator.started_shim(shell("echo ran")) for _ in range(2))
+    for _ in range(20):
+        patient.wire.send("WAIT")
+        if silent.process.poll() is not None:
+            break
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            silent.process.wait(5)
+    text = "slurmckpt: this task runs without checkpoints: the coordinator does not answer\n"
+    assert silent.finish() == (0, "ran\n", text)
+    assert patient.process.poll() is None
+    patient.wire.send("DIRECT")
+    assert patient.finish() == (0, "ran\n", "")
