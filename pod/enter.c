@@ -1,6 +1,6 @@
 /*
- * enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] -- PROGRAM ARG...: runs a program inside a pod
- * (CRIU, for one) and ends as the program ends. All inherited descriptors are passed on. A guarded program holds processes of the pod
+ * enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] [--restores] -- PROGRAM ARG...: runs a program inside
+ * a pod (CRIU, for one) and ends as the program ends. All inherited descriptors are passed on. A guarded program holds processes of the pod
  * still: see guard.h.
  */
 #include <errno.h>
@@ -19,13 +19,14 @@
 #include "end.h"
 #include "guard.h"
 #include "line.h"
-#include "mend.h"
 #include "namespaces.h"
 #include "number.h"
 #include "reason.h"
+#include "sane.h"
 #include "signals.h"
 
-#define USAGE "enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] -- PROGRAM ARG..."
+#define USAGE "enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] [--restores] -- PROGRAM ARG..."
+#define INSANE "CRIU was killed and a process of the pod cannot be brought back, so the pod is ended"
 
 struct options {
 	pid_t pid;
@@ -34,6 +35,7 @@ struct options {
 	bool has_real_id;
 	uint64_t uid, gid;
 	struct guard guard;
+	bool restores;		/* the program makes processes, they are not there before */
 	char **program;
 };
 
@@ -61,6 +63,7 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 		{"cgroup", required_argument, NULL, 'c'},
 		{"real-id", required_argument, NULL, 'r'},
 		{"guard", required_argument, NULL, 'g'},
+		{"restores", no_argument, NULL, 's'},
 		{0},
 	};
 	uint64_t pid = 0;
@@ -79,6 +82,8 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 			return refuse(reason, "--real-id %s is not UID:GID", optarg);
 		if (option == 'g' && !parse_guard(optarg, &options->guard))
 			return refuse(reason, "--guard %s is not CHANNEL:BEAT, two descriptors above 2", optarg);
+		if (option == 's')
+			options->restores = true;
 		if (option == '?')
 			return refuse(reason, "usage: " USAGE);
 	}
@@ -141,16 +146,16 @@ out:
  * A guarded program was killed in the middle of what it did. A child looks after the processes, as it is in their PID namespace; when one
  * of them cannot be saved, the pod ends: a job that fails, or is restored, is better than one that hangs or computes nonsense.
  */
-static void mend(pid_t pod_init)
+static void look_after(pid_t pod_init)
 {
 	int wait_status = 0;
 	pid_t child = fork();
 
 	if (child == 0)
-		_exit(mend_pod() ? 0 : 1);
+		_exit(pod_is_sane() ? 0 : 1);
 	if (child < 0 || waitpid(child, &wait_status, 0) != child || wait_status) {
-		print_format(STDERR_FILENO, "slurmckpt: enter: a process of the pod cannot be brought back, the pod is ended");
 		kill(pod_init, SIGKILL);
+		print_format(STDERR_FILENO, "slurmckpt: enter: %s", INSANE);
 	}
 }
 
@@ -182,9 +187,10 @@ int main(int argc, char **argv)
 	}
 	if (child == 0)
 		become_program(&options, mask);
+	options.guard.pod_init = options.restores ? options.pid : -1;
 	wait_status = guard_wait(child, &options.guard);
-	if (WIFSIGNALED(wait_status) && options.guard.channel >= 0)
-		mend(options.pid);
+	if (WIFSIGNALED(wait_status) && options.guard.channel >= 0 && !options.restores)
+		look_after(options.pid);
 	ran = true;
 out:
 	free(options.cgroups);

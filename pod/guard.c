@@ -57,6 +57,8 @@ static void deadline_passed(struct watch *watch)
 		watch->warned = true;
 		watch->deadline = clock_ms() + SECOND_CHANCE_MS;
 	} else if (watch->beating) {
+		if (watch->guard->pod_init > 0)
+			kill(watch->guard->pod_init, SIGKILL);
 		begin_undo(watch, UNDO_MS);
 	} else {
 		kill(watch->program, SIGKILL);

@@ -1,9 +1,9 @@
 """Faults that tests inject, at named places of the package (docs/reliability.md has the table).
 
 A place is one line, `faults.at("commit.rename")`. It costs one failed open(2) as long as nobody has ordered a fault
-there. An order is a file of that name in DIRECTORY. /run belongs to root and only root can make that directory, and a
-directory or file that is not root's, or that others may write, is not heeded: whoever can order a fault could as well
-kill the process. `slurmckpt doctor` complains about the directory, so that it cannot be forgotten.
+there. An order is a file `PLACE.JOB` in DIRECTORY, for that one job. /run belongs to root and only root can make that
+directory, and a directory or file that is not root's, or that others may write, is not heeded: whoever can order a
+fault could as well kill the process. `slurmckpt doctor` complains about the directory, so it cannot be forgotten.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ PLACES: dict[str, str] = {
 
 _MAX_ORDER = 4096
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+# As the hook that this process began as was told; the coordinator has no environment of Slurm's any more.
+_JOB = os.environ.get("SLURM_JOB_ID", "")
 _fired: Counter[str] = Counter()
 
 
@@ -80,7 +82,7 @@ def at(place: str) -> None:
     on the lines after it. TIMES: how often in this process; without it, always.
     """
     try:
-        descriptor = os.open(DIRECTORY / place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(DIRECTORY / f"{place}.{_JOB}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return
     try:
@@ -102,7 +104,7 @@ def _obey(place: str, order: str) -> None:
     if times and _fired[place] >= int(times[0]):
         return
     _fired[place] += 1
-    log.critical("fault injected at %s: %s", place, action)
+    log.critical("job %s: fault injected at %s: %s", _JOB, place, action)
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "stop":

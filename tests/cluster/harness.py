@@ -235,6 +235,16 @@ def chain(count: int) -> list[str]:
     return lines
 
 
+def ring(count: int, workers: int) -> list[str]:
+    """What ring.py prints."""
+    lines, state = [], b"ring".ljust(32)
+    for number in range(count):
+        lines.append(f"{number} {state.hex()}")
+        for _ in range(workers):
+            state = hashlib.sha256(state).digest()
+    return lines
+
+
 def move(job: Job, node: str) -> None:
     """Requeue a running job so that it starts on another node than `node`; wait until it does."""
     with drained(job.cluster, [node]):

@@ -48,7 +48,7 @@ class Jobs:
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir()
         here = Path(__file__).parent
-        for program in [*(here / "programs").glob("*.py"), here.parent / "cluster/programs/chain.py"]:
+        for program in [*(here / "programs").glob("*.py"), *(here.parent / "cluster/programs").glob("*.py")]:
             shutil.copy(program, self.home)
         compiled(self.home)
         os.chown(self.home, UID, UID)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.cluster.harness import chain
+from tests.cluster.harness import chain, ring
 
 PAUSE = 0.25  # seconds between two lines of a program
 
@@ -29,17 +28,6 @@ class Kind:
     tasks: Sequence[str] = ("",)
     repeats: frozenset[str] = frozenset()
     status: int = 0
-
-
-@cache
-def ring(count: int, workers: int) -> tuple[str, ...]:
-    """What ring.py prints."""
-    lines, state = [], b"ring".ljust(32)
-    for number in range(count):
-        lines.append(f"{number} {state.hex()}")
-        for _ in range(workers):
-            state = hashlib.sha256(state).digest()
-    return tuple(lines)
 
 
 @cache
@@ -113,7 +101,7 @@ KINDS = (
     Kind(
         "ring",
         "python3 ring.py {lines} {pause} 3",
-        lambda count: {"out": list(ring(count, 3))},
+        lambda count: {"out": ring(count, 3)},
     ),
     Kind("shared-memory", "python3 shared.py {lines} {pause}", lambda count: {"out": list(shared(count))}),
     Kind("threads", "./threads $(({lines} * 4))", lambda count: {"out": list(threads(count * 4))}),

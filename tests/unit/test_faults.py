@@ -25,6 +25,7 @@ def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.mkdir(mode=0o755)
     monkeypatch.setattr(faults, "DIRECTORY", directory)
     monkeypatch.setattr(faults, "_fired", Counter())
+    monkeypatch.setattr(faults, "_JOB", "7")
     return directory
 
 
@@ -53,22 +54,24 @@ def test_nothing_happens_without_an_order(orders: Path) -> None:
 
 @needs_root
 def test_errors(orders: Path) -> None:
-    (orders / "commit.rename").write_text("raise\n")
+    (orders / "commit.rename.7").write_text("raise\n")
     with pytest.raises(faults.Injected, match=r"commit\.rename"):
         faults.at("commit.rename")
-    (orders / "commit.rename").write_text("error\n")
+    (orders / "commit.rename.7").write_text("error\n")
     with pytest.raises(SlurmckptError, match=r"commit\.rename"):
         faults.at("commit.rename")
-    (orders / "commit.rename").write_text("ENOSPC\n")
+    (orders / "commit.rename.7").write_text("ENOSPC\n")
     with pytest.raises(OSError) as caught:
         faults.at("commit.rename")
     assert caught.value.errno == errno.ENOSPC
+    faults.at("commit.copy")
+    (orders / "commit.copy.8").write_text("raise\n")
     faults.at("commit.copy")
 
 
 @needs_root
 def test_an_order_with_a_number_is_obeyed_that_often(orders: Path) -> None:
-    (orders / "commit.copy").write_text("error 2\n")
+    (orders / "commit.copy.7").write_text("error 2\n")
     for _ in range(2):
         with pytest.raises(SlurmckptError):
             faults.at("commit.copy")
@@ -77,7 +80,7 @@ def test_an_order_with_a_number_is_obeyed_that_often(orders: Path) -> None:
 
 @needs_root
 def test_a_command(orders: Path, tmp_path: Path) -> None:
-    (orders / "commit.copy").write_text(f"sh\necho done >{tmp_path}/mark\n")
+    (orders / "commit.copy.7").write_text(f"sh\necho done >{tmp_path}/mark\n")
     faults.at("commit.copy")
     assert (tmp_path / "mark").read_text() == "done\n"
 
@@ -85,7 +88,7 @@ def test_a_command(orders: Path, tmp_path: Path) -> None:
 @needs_root
 @pytest.mark.parametrize("kind", ["file of a user", "file for all", "directory of a user", "directory for all", "link"])
 def test_what_a_user_may_have_written_is_not_heeded(orders: Path, tmp_path: Path, kind: str) -> None:
-    order = orders / "commit.copy"
+    order = orders / "commit.copy.7"
     order.write_text("raise\n")
     if kind == "link":
         order.rename(tmp_path / "order")

@@ -97,9 +97,11 @@ async def _nothing() -> None:
 
 @dataclass
 class RestoreHooks:
-    """What the caller does before the processes run. What it raises aborts the restore and ends them.
+    """What the caller does before the processes run.
 
-    connected: all sockets exist, and send nothing yet (TCP_REPAIR). restored: the processes exist and have not run yet.
+    connected: all sockets exist, and send nothing yet (TCP_REPAIR); what it raises aborts the restore and ends them.
+    restored: the processes exist and have not run yet. CRIU lets them run whatever the answer is (it ignores that of
+    `pre-resume`, cr-restore.c): what raises there must have killed them before.
     """
 
     restored: Callable[[], Awaitable[None]]
@@ -178,14 +180,14 @@ async def dump(
     except asyncio.TimeoutError as error:
         _keep(installation, images / DUMP_LOG)
         raise CriuError(f"the dump did not end within {limits.timeout} s (capture.timeout)") from error
-    if not answer.success:
+    if answer is None or not answer.success:
         _keep(installation, images / DUMP_LOG)
         reason = _complaint(answer, worker)
         raise CriuError(explain_dump(_log(images / DUMP_LOG)) or f"CRIU refused the dump: {reason}")
 
 
-async def restore(installation: Installation, target: Target, images: Path, hooks: RestoreHooks) -> int:
-    """Bring the tree of `images` back inside the pod and let it run; gives the leader's pid inside the pod.
+async def restore(installation: Installation, target: Target, images: Path, hooks: RestoreHooks) -> None:
+    """Bring the tree of `images` back inside the pod and let it run.
 
     hooks.inherit maps CRIU keys (`pipe:[N]`, `file[M:I]`) to descriptors of this process. Raises CriuError or what a
     hook raised.
@@ -209,20 +211,27 @@ async def restore(installation: Installation, target: Target, images: Path, hook
     except (OSError, tcpimages.ImageError) as error:
         raise CriuError(f"the images of the TCP connections cannot be prepared: {error}") from error
 
+    all_done = False
+
     async def notified(script: str) -> rpc.criu_req:
+        nonlocal all_done
         if script == "post-restore":
             await hooks.connected()
         elif script == "pre-resume":
             await hooks.restored()
+            all_done = True
         return rpc.criu_req(type=rpc.NOTIFY, notify_success=True)
 
-    async with _swrk(installation, target, hooks.inherit) as worker:
+    async with _swrk(installation, target, hooks.inherit, restores=True) as worker:
         answer = await _converse(worker.channel, rpc.criu_req(type=rpc.RESTORE, opts=opts), notified)
-    if not answer.success:
+    if answer is None and all_done:
+        # It was killed when nothing was left to do but to let the processes go, and that the kernel has done.
+        log.warning("CRIU ended without its last word; the processes are restored and run")
+        return
+    if answer is None or not answer.success:
         _keep(installation, images / RESTORE_LOG)
         reason = _complaint(answer, worker)
         raise CriuError(explain_restore(_log(images / RESTORE_LOG)) or f"CRIU refused the restore: {reason}")
-    return answer.restore.pid
 
 
 @dataclass
@@ -233,13 +242,15 @@ class _Worker:
     said: str = ""
 
 
-def _complaint(answer: rpc.criu_resp, worker: _Worker) -> str:
-    """CRIU's own words, or those of `enter` when CRIU was not even started."""
-    return (answer.cr_errmsg.strip() or worker.said or "it ended without an answer")[:300]
+def _complaint(answer: rpc.criu_resp | None, worker: _Worker) -> str:
+    """CRIU's own words, or those of `enter` when CRIU was not even started, or was killed."""
+    return ((answer.cr_errmsg.strip() if answer else "") or worker.said or "it ended without an answer")[:300]
 
 
 @contextlib.asynccontextmanager
-async def _swrk(installation: Installation, target: Target, inherit: Mapping[str, int]) -> AsyncIterator[_Worker]:
+async def _swrk(
+    installation: Installation, target: Target, inherit: Mapping[str, int], restores: bool = False
+) -> AsyncIterator[_Worker]:
     """A connected `criu swrk` in the pod. It ends when its socket is closed, and a dump under way is undone then.
 
     `enter` sees to it that it ends, too, when this process dies, stops or hangs (pod/guard.h).
@@ -253,7 +264,7 @@ async def _swrk(installation: Installation, target: Target, inherit: Mapping[str
         command += ["--cgroup", str(path)]
     if installation.needs_real_id:
         command += ["--real-id", f"{target.uid}:{target.gid}"]
-    command += ["--guard", f"{theirs.fileno()}:{beat}"]
+    command += ["--guard", f"{theirs.fileno()}:{beat}", *(["--restores"] if restores else [])]
     command += ["--", installation.program, "swrk", str(theirs.fileno())]
     # An empty directory of the installation: CRIU's own CUDA plugin must not interfere.
     environment = {"PATH": _PATH, "CRIU_LIBS_DIR": str(target.enter.parent / "criu-plugins")}
@@ -324,8 +335,8 @@ async def _last_words(stream: asyncio.StreamReader) -> str:
 
 async def _converse(
     channel: socket.socket, request: rpc.criu_req, notified: Callable[[str], Awaitable[rpc.criu_req]]
-) -> rpc.criu_resp:
-    """Send the request, answer notifications, give the final response.
+) -> rpc.criu_resp | None:
+    """Send the request, answer notifications, give the final response; None when CRIU ends without one.
 
     A failing hook is answered with "no", and its error is raised at the end.
     """
@@ -338,8 +349,8 @@ async def _converse(
             packet = await loop.sock_recv(channel, _MAX_PACKET)
         except ConnectionError:
             packet = b""
-        response = rpc.criu_resp.FromString(packet) if packet else rpc.criu_resp(type=request.type, success=False)
-        if response.type != rpc.NOTIFY:
+        response = rpc.criu_resp.FromString(packet) if packet else None
+        if response is None or response.type != rpc.NOTIFY:
             if failure is not None:
                 raise failure
             return response

@@ -86,9 +86,12 @@ class Checkpointer:
             except Skipped as error:
                 await self._report(str(error))
                 raise
-            except (SlurmckptError, OSError) as error:
-                await self._report(str(error))
-                raise Skipped(str(error)) from error
+            except Exception as error:
+                if not isinstance(error, (SlurmckptError, OSError)):
+                    log.exception("job %d: no checkpoint", self._incarnation.spec.job.job_id)
+                reason = str(error) or type(error).__name__
+                await self._report(reason)
+                raise Skipped(reason) from error
 
     async def _take(self) -> Manifest:
         incarnation = self._incarnation

@@ -31,7 +31,12 @@ def run(
 ) -> None:
     """Serve one job. Returns when the job has left this node and the store is in order."""
     _raise_descriptor_limit()
-    asyncio.run(_serve(spec, settings, declined, task_socket, control_socket))
+    # Not asyncio.run(): at the end it waits for every thread, also for one that hangs in a store that does not answer.
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(_serve(spec, settings, declined, task_socket, control_socket))
+    finally:
+        loop.close()
 
 
 async def _serve(
@@ -56,9 +61,6 @@ async def _serve(
         await asyncio.wait_for(job.settle(), _SETTLE_SECONDS)
     except asyncio.TimeoutError:
         log.error("job %d: the store does not answer, what it holds of the job stays", spec.job.job_id)
-        # The event loop would wait for the thread that hangs there.
-        logging.shutdown()
-        os._exit(1)
 
 
 def _raise_descriptor_limit() -> None:

@@ -17,11 +17,11 @@ from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import held, outputs, shm
 from slurmckpt.coordinator.network import PodNetwork
 from slurmckpt.coordinator.plan import Plan
-from slurmckpt.coordinator.pod import Pod, TaskState
+from slurmckpt.coordinator.pod import Pod, PodError, TaskState
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.streams import OutputHolder
 from slurmckpt.coordinator.task import Task
-from slurmckpt.errors import Refused
+from slurmckpt.errors import Refused, SlurmckptError
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.manifest import OpenFile, OutputFile, StepImage
 
@@ -48,6 +48,10 @@ class Stand:
 
     wait: Callable[[Pod], Awaitable[None]]
     inherit: Mapping[str, int] = field(default_factory=dict)
+
+
+class Lost(SlurmckptError):
+    """The restore failed when pod init had the shims already: they can be given to nothing else, the tasks are lost."""
 
 
 def mismatch(image: StepImage, step: Step) -> str:
@@ -118,21 +122,44 @@ async def restore(
 
     given = {(status.st_dev, status.st_ino) for each in inherit.values() if (status := os.fstat(each))}
 
+    adopted = False
+
     async def restored() -> None:
+        try:
+            await hand_over()
+        except BaseException:
+            # CRIU would let them run all the same.
+            try:
+                await pod.kill_tasks()
+            except PodError:
+                pod.destroy()
+            raise
+
+    async def hand_over() -> None:
+        nonlocal adopted
         faults.at("restore.restored")
         await _check_rights(pod, image.leader_pid, given, restorer.files)
         await network.open()
         if stand is not None:
             await stand.wait(pod)
         alive = [(0 if saved.exited else saved.pid, by_index[saved.index]) for saved in image.tasks]
+        adopted = True
         await pod.adopt(image.leader_pid, alive)
         faults.at("restore.adopted")
 
     target = criu.Target(restorer.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups)
     hooks = criu.RestoreHooks(restored, inherit, connected)
     faults.at("restore.criu")
-    await criu.restore(restorer.installation, target, directory / "images", hooks)
-    faults.at("restore.resumed")
+    try:
+        await criu.restore(restorer.installation, target, directory / "images", hooks)
+        faults.at("restore.resumed")
+    except (SlurmckptError, OSError) as error:
+        if not adopted:
+            raise
+        await pod.say(f"slurmckpt: the task is killed: its restore failed when it was about to run: {error}")
+        with contextlib.suppress(SlurmckptError):
+            await pod.sync()
+        raise Lost(str(error)) from error
     pod.close_status_pipe()
     for saved in image.tasks:
         if saved.exited:

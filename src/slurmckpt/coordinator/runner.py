@@ -71,6 +71,12 @@ class StepRunner:
                         await end_tasks(step, tasks)
                         return
                     await self._start(step, tasks, groups[0])
+        except restoring.Lost as error:
+            log.error(
+                "step %s: the tasks are lost, their restore failed when they were about to run: %s", step.name, error
+            )
+            step.streams.close()
+            return
         except Exception as error:  # the shims wait for an answer: whatever it is, they must get one
             if not isinstance(error, (SlurmckptError, OSError)):
                 log.exception("step %s", step.name)
@@ -274,6 +280,10 @@ class StepRunner:
             if step.name == "batch":
                 await self._open_script(pod, tasks[0], (image, plan.directory / image.directory))
             notes = await restoring.restore(restorer, plan, image, step, tasks, pod, holders, stand)
+        except restoring.Lost:
+            pod.destroy()
+            await pod.gone()
+            raise
         except (SlurmckptError, OSError) as error:
             pod.destroy()
             await pod.gone()

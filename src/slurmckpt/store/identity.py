@@ -125,8 +125,8 @@ class UserFiles:
         return StoreError(f"the store has not answered for {format_seconds(self._patience)} (store.patience)")
 
     def close(self) -> None:
-        """Wait for what runs, then end the thread."""
-        self._executor.shutdown(wait=True)
+        """Wait for what runs, then end the thread; one that does not come on is left to its fate."""
+        self._executor.shutdown(wait=not (self._pending and time.monotonic() - self._seen > self._patience))
 
     def __enter__(self) -> UserFiles:
         return self

@@ -80,11 +80,11 @@ class Node:
             asyncio.wait_for(criu.dump(self.installation(real_id), self.target(), 100, self.images, limits, hooks), 20)
         )
 
-    def restore(self, inherit: dict[str, int], *cgroups: Path) -> int:
+    def restore(self, inherit: dict[str, int], *cgroups: Path) -> None:
         async def restored() -> None:
             self.events.append("restored")
 
-        return asyncio.run(
+        asyncio.run(
             asyncio.wait_for(
                 criu.restore(self.installation(), self.target(*cgroups), self.images, RestoreHooks(restored, inherit)),
                 20,
@@ -231,12 +231,22 @@ def test_a_restore(node: Node) -> None:
         heard()
         """
     )
-    assert node.restore({"pipe:[7]": writer}, Path("/sys/fs/cgroup/a/cgroup.procs")) == 100
+    node.restore({"pipe:[7]": writer}, Path("/sys/fs/cgroup/a/cgroup.procs"))
     assert node.events == ["restored"]
     assert node.arguments[:5] == ["--pid", "4242", "--cgroup", "/sys/fs/cgroup/a/cgroup.procs", "--guard"]
     os.close(writer)
     assert os.read(reader, 100) == b"pipe:[7]"
     os.close(reader)
+
+
+def test_a_criu_that_is_killed_when_all_is_restored(node: Node) -> None:
+    """Nothing was left for it but to let the processes go, and the kernel does that."""
+    node.program('notify("pre-resume"); os.kill(os.getpid(), 9)')
+    node.restore({})
+    assert node.events == ["restored"]
+    node.program('notify("post-restore"); os.kill(os.getpid(), 9)')
+    with pytest.raises(CriuError, match=r"^CRIU refused the restore: it ended without an answer$"):
+        node.restore({})
 
 
 def test_a_restore_that_criu_refuses(node: Node) -> None:

@@ -23,7 +23,10 @@ from tests.unit.pod.harness import (
 pytestmark = pytest.mark.root
 
 ENTER = POD / "enter"
-USAGE = "usage: enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] -- PROGRAM ARG..."
+USAGE = (
+    "usage: enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] [--restores]"
+    " -- PROGRAM ARG..."
+)
 
 
 @pytest.fixture

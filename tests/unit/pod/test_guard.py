@@ -1,4 +1,4 @@
-"""enter --guard: a program that holds a pod still ends when nobody is in charge of it; what it leaves is mended."""
+"""enter --guard: a program that holds a pod still ends when nobody is in charge, and so does a pod it has spoilt."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ PARASITE = ~(1 << 4 | 1 << 8 | 1 << 18)
 class Guarded:
     """A guarded program. channel: the coordinator's end. heart: where the coordinator writes."""
 
-    def __init__(self, pod: Pod, script: str) -> None:
+    def __init__(self, pod: Pod, script: str, *options: str) -> None:
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         beat, self.heart = os.pipe()
-        command = [str(ENTER), "--pid", str(pod.pid), "--guard", f"{theirs.fileno()}:{beat}", "--"]
+        command = [str(ENTER), "--pid", str(pod.pid), "--guard", f"{theirs.fileno()}:{beat}", *options, "--"]
         self.process = subprocess.Popen(
             [*command, "/bin/sh", "-c", script.replace("CHANNEL", str(theirs.fileno()))],
             pass_fds=(theirs.fileno(), beat),
@@ -130,8 +130,14 @@ def pidfd_getfd(pid: int, number: int) -> int:
         os.close(pidfd)
 
 
-def test_sockets_in_repair_mode_are_mended(coordinator: FakeCoordinator, guarded: list[Guarded]) -> None:
-    """CRIU sets it for the time of a dump; a socket that keeps it sends nothing."""
+INSANE = "slurmckpt: enter: CRIU was killed and a process of the pod cannot be brought back, so the pod is ended\n"
+
+
+@pytest.mark.parametrize("repair", [0, 1])
+def test_a_socket_in_repair_mode_ends_the_pod(
+    coordinator: FakeCoordinator, guarded: list[Guarded], repair: int
+) -> None:
+    """CRIU sets it for the time of a dump. Whoever waits at such a socket gets EPERM as soon as it runs."""
     script = """python3 -c '
 import os, socket, sys, time
 a = socket.create_server(("127.0.0.1", 0)); c = socket.create_connection(a.getsockname()); s = a.accept()[0]
@@ -144,13 +150,28 @@ os.dup2(s.fileno(), 90); time.sleep(1000)'"""
 
     wait_until(lambda: bool(holder()), "the connection stands")
     with socket.socket(fileno=pidfd_getfd(holder(), 90)) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, repair)
         one = Guarded(pod, HANGS)
         guarded.append(one)
         os.kill(one.program, signal.SIGKILL)
-        assert one.process.wait(10) == -signal.SIGKILL
-        assert connection.getsockopt(socket.IPPROTO_TCP, TCP_REPAIR) == 0
-    assert process_exists(pod.pid)
+        assert one.process.communicate(timeout=10)[1] == (INSANE if repair else "")
+        if repair:
+            wait_until(lambda: status_field(pod.pid, "State").startswith("Z"), "the pod ends")
+        else:
+            assert not status_field(pod.pid, "State").startswith("Z")
+
+
+@pytest.mark.slow
+def test_silence_ends_a_pod_that_is_being_restored(pod: Pod, guarded: list[Guarded]) -> None:
+    """Its processes would run with nobody to stand in for them; but not when the coordinator is gone: see pod.c."""
+    one = Guarded(pod, WAITS, "--restores")
+    guarded.append(one)
+    one.die()
+    assert one.process.wait(10) == 9
+    assert not status_field(pod.pid, "State").startswith("Z")
+    guarded.append(Guarded(pod, WAITS, "--restores"))
+    assert guarded[1].process.wait(30) == -signal.SIGKILL
+    wait_until(lambda: status_field(pod.pid, "State").startswith("Z"), "the pod ends")
 
 
 def test_a_pod_with_a_process_that_cannot_be_saved_is_ended(
@@ -171,5 +192,5 @@ time.sleep(1000)'"""
     one = Guarded(pod, HANGS)
     guarded.append(one)
     os.kill(one.program, signal.SIGKILL)
-    assert "cannot be brought back" in one.process.communicate(timeout=20)[1]
+    assert one.process.communicate(timeout=20)[1] == INSANE
     wait_until(lambda: status_field(pod.pid, "State").startswith("Z"), "the pod ends")

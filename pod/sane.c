@@ -1,4 +1,4 @@
-#include "mend.h"
+#include "sane.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -31,6 +31,11 @@
  */
 #define PARASITE_MASK (SIGNALS_ALL & ~(signal_bit(SIGTRAP) | signal_bit(SIGKILL) | signal_bit(SIGSTOP)))
 
+struct look {
+	int pidfd;		/* of the process whose descriptors are looked at */
+	bool sane;
+};
+
 /* Calls visit for each entry of a directory whose name is a number. What vanishes meanwhile is left out. */
 static void each_number(const char *path, void (*visit)(const char *path, int number, void *context), void *context)
 {
@@ -48,53 +53,46 @@ static void each_number(const char *path, void (*visit)(const char *path, int nu
 
 /* ---- sockets ---- */
 
-static void end_repair(int fd)
+static bool is_in_repair(int pidfd, int number)
 {
-	int value = 0, off = 0, on = 1;
+	int fd = (int)syscall(SYS_pidfd_getfd, pidfd, number, 0);
+	int value = 0;
 	socklen_t size = sizeof(value);
+	bool found = fd >= 0 && !getsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &value, &size) && value;
 
-	if (!getsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &value, &size) && value) {
-		setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof(off));
-		/* repair mode has taken it away, and whether it was set is not known: most servers set it, and it does no harm */
-		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	}
+	if (fd >= 0)
+		close(fd);
+	return found;
 }
 
-static void mend_descriptor(const char *path, int number, void *context)
+static void look_at_descriptor(const char *path, int number, void *context)
 {
-	int pidfd = *(int *)context;
+	struct look *look = context;
 	char name[PROC_PATH_MAX + 16], target[16];
-	int fd;
 
 	snprintf(name, sizeof(name), "%s/%d", path, number);
-	if (readlink(name, target, sizeof(target)) < 8 || strncmp(target, "socket:[", 8))
-		return;
-	fd = (int)syscall(SYS_pidfd_getfd, pidfd, number, 0);
-	if (fd >= 0) {
-		end_repair(fd);
-		close(fd);
-	}
+	if (readlink(name, target, sizeof(target)) >= 8 && !strncmp(target, "socket:[", 8) && is_in_repair(look->pidfd, number))
+		look->sane = false;
 }
 
-static void mend_process(const char *path, int pid, void *context)
+static void look_at_sockets(const char *path, int pid, void *context)
 {
+	struct look *look = context;
 	char descriptors[PROC_PATH_MAX];
-	int pidfd;
 
-	(void)context;
-	pidfd = pid == 1 ? -1 : (int)syscall(SYS_pidfd_open, pid, 0);
-	if (pidfd < 0)
+	look->pidfd = pid == 1 ? -1 : (int)syscall(SYS_pidfd_open, pid, 0);
+	if (look->pidfd < 0)
 		return;
 	snprintf(descriptors, sizeof(descriptors), "%s/%d/fd", path, pid);
-	each_number(descriptors, mend_descriptor, &pidfd);
-	close(pidfd);
+	each_number(descriptors, look_at_descriptor, look);
+	close(look->pidfd);
 }
 
 /* ---- threads ---- */
 
 static void look_at_thread(const char *path, int tid, void *context)
 {
-	bool *sane = context;
+	struct look *look = context;
 	char name[PROC_PATH_MAX + 32], line[256];
 	FILE *status;
 
@@ -102,7 +100,7 @@ static void look_at_thread(const char *path, int tid, void *context)
 	status = fopen(name, "re");
 	while (status && fgets(line, sizeof(line), status)) {
 		if (!strncmp(line, "SigBlk:\t", 8) && strtoull(line + 8, NULL, 16) == PARASITE_MASK)
-			*sane = false;
+			look->sane = false;
 	}
 	if (status)
 		fclose(status);
@@ -116,19 +114,19 @@ static void look_at_process(const char *path, int pid, void *context)
 	each_number(threads, look_at_thread, context);
 }
 
-bool mend_pod(void)
+bool pod_is_sane(void)
 {
 	const struct timespec interval = {.tv_nsec = INTERVAL_MS * 1000000L};
 	int64_t deadline = clock_ms() + PATIENCE_MS;
-	bool sane;
+	struct look look = {.sane = true};
 
-	each_number("/proc", mend_process, NULL);
-	for (;;) {
-		sane = true;
-		each_number("/proc", look_at_process, &sane);
-		if (sane || clock_ms() >= deadline)
+	each_number("/proc", look_at_sockets, &look);
+	while (look.sane) {
+		each_number("/proc", look_at_process, &look);
+		if (look.sane || clock_ms() >= deadline)
 			break;
+		look.sane = true;
 		nanosleep(&interval, NULL);
 	}
-	return sane;
+	return look.sane;
 }

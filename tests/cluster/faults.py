@@ -1,0 +1,339 @@
+"""The table of faults: what is broken where, and what must become of the job. tests/cluster/test_faults.py plays it.
+
+docs/reliability.md shows it; tests/unit/test_reliability.py checks that it shows this one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# When the fault is ordered: before the job starts, before a checkpoint is asked for, before its next incarnation
+# starts, or before it ends.
+START, CHECKPOINT, RESTORE, END = "start", "checkpoint", "restore", "end"
+
+COORDINATOR = "kill -{signal} $(cut -d' ' -f1 /run/slurmckpt/{job}/coordinator.pid)"
+POD_INIT = "kill -{signal} $(cut -d' ' -f1 /run/slurmckpt/{job}/pods/batch.pid)"
+# By the pod, whose processes have CRIU and enter as strangers among them.
+CRIU = "pkill -{signal} -x criu --ns $(cut -d' ' -f1 /run/slurmckpt/{job}/pods/batch.pid) --nslist pid"
+CRIU_OF_ALL = "pkill -{signal} -x criu"
+ENTER = "pkill -{signal} -f 'enter --pid '$(cut -d' ' -f1 /run/slurmckpt/{job}/pods/batch.pid)"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row.
+
+    name: the test's id. place: of slurmckpt.faults, or empty for a command that is run at once. action: an order for
+    that place, or a command for root's shell with {job}. what: is broken, for people. becomes: of the job, for people.
+    says: patterns of the lines that slurmckpt adds to the job's output, in any order. refused: pattern of the answer to
+    `slurmckpt checkpoint`; empty: it is committed. state, status, signal: Slurm's, at the end. restored_from: of the
+    last incarnation. program: chain or ring (with TCP connections), by default what suits `when`. output: exact, `again`
+    (what had been printed up to the checkpoint stands before it) or `part`.
+    """
+
+    name: str
+    when: str
+    place: str
+    action: str
+    what: str
+    becomes: str
+    says: tuple[str, ...] = ()
+    refused: str = ""
+    state: str = "COMPLETED"
+    status: int = 0
+    signal: int = 0
+    restored_from: int | None = 2
+    program: str = ""
+    output: str = "exact"
+
+
+def _signal(command: str, name: str) -> str:
+    return command.replace("{signal}", name)
+
+
+def _command(command: str, name: str) -> str:
+    return f"sh 1\n{_signal(command, name)}"
+
+
+RUNS = "runs to its end without checkpoints"
+GOES_ON = "runs on, no checkpoint is taken, the next one is"
+LEFT_ALONE = "runs on to its end, no further checkpoints"
+OLDER = "is restored from the checkpoint before"
+LOST = "is killed"
+FINE = "has ended as ever"
+COLD = "starts from the beginning, the reason is in its output"
+
+NO_STEP = "no checkpoints for this step: .*"
+NO_JOB = "no checkpoints for this job: .*"
+NO_BATCH = "no checkpoints for step batch: .*"
+ALONE = "the coordinator is gone, this task runs without checkpoints"
+SILENT = "this task runs without checkpoints: the coordinator does not answer"
+SKIPPED = "checkpoint skipped: .*"
+ENDED = "ended before it answered"
+KILLED = "the task is killed: its restore failed when it was about to run: .*"
+COLD_START = "cold start: .*"
+
+PROLOG = tuple(
+    Fault(f"{place}-{action}", START, place, action, f"the prolog {how} {where}", RUNS, says)
+    for place, where in (
+        ("prolog.begin", "at its beginning"),
+        ("prolog.sockets", "before it makes the sockets"),
+        ("prolog.detach", "before it starts the coordinator"),
+    )
+    for action, how, says in (
+        ("raise", "fails", (NO_STEP,)),
+        ("kill", "is killed", (NO_STEP,)),
+        ("hang", "hangs", (NO_STEP,)),
+    )
+)
+
+OPENING = (
+    Fault("coordinator-dies", START, "coordinator.begin", "kill", "the coordinator dies at once", RUNS, (ALONE,)),
+    Fault("coordinator-fails", START, "coordinator.begin", "raise", "the coordinator fails at once", RUNS, (ALONE,)),
+    Fault(
+        "coordinator-stops", START, "coordinator.begin", "stop", "the coordinator is stopped at once", RUNS, (SILENT,)
+    ),
+    Fault("open-error", START, "open.begin", "error", "looking at the node fails", RUNS, (NO_JOB,)),
+    Fault("open-raise", START, "open.begin", "raise", "looking at the node fails unexpectedly", RUNS, (NO_JOB,)),
+    Fault("open-hang", START, "open.begin", "hang", "the coordinator's event loop hangs", RUNS, (SILENT,)),
+    Fault("lease-full", START, "open.lease", "ENOSPC", "the store is full, no lease", RUNS, (NO_JOB,)),
+    Fault("lease-read-only", START, "open.lease", "EROFS", "the store is read-only, no lease", RUNS, (NO_JOB,)),
+    Fault("lease-hang", START, "open.lease", "hang", "the store does not answer", RUNS, (NO_JOB,)),
+    Fault("lease-dies", START, "open.lease", "kill", "the coordinator dies while it takes the lease", RUNS, (ALONE,)),
+)
+
+STARTING = (
+    Fault("start-raise", START, "start.begin", "raise", "starting a step fails before its pod", RUNS, (NO_BATCH,)),
+    Fault("start-dies", START, "start.begin", "kill", "the coordinator dies before the pod", RUNS, (ALONE,)),
+    Fault("pod-raise", START, "start.pod", "raise", "starting a step fails after its pod is built", RUNS, (NO_BATCH,)),
+    Fault("pod-dies", START, "start.pod", "kill", "the coordinator dies when the pod is built", RUNS, (ALONE,)),
+    Fault("tasks-die", START, "start.tasks", "kill", "the coordinator dies when the tasks are started", LEFT_ALONE),
+)
+
+# The coordinator lives on: all these are played in one job, one after the other.
+SURVIVED = (
+    Fault("prepare-raise", CHECKPOINT, "capture.prepare", "raise", "preparing fails unexpectedly", GOES_ON),
+    Fault("prepare-full", CHECKPOINT, "capture.prepare", "ENOSPC", "the staging disk is full", GOES_ON),
+    Fault("stopping-raise", CHECKPOINT, "capture.stopping", "raise", "a failure while CRIU stops the ranks", GOES_ON),
+    Fault("stopped-raise", CHECKPOINT, "capture.stopped", "raise", "a failure when all pods stand still", GOES_ON),
+    Fault("measure-raise", CHECKPOINT, "capture.measure", "raise", "draining output fails", GOES_ON),
+    Fault("measure-error", CHECKPOINT, "capture.measure", "EIO", "measuring output files fails", GOES_ON),
+    Fault("written-raise", CHECKPOINT, "capture.written", "raise", "a failure when the images are written", GOES_ON),
+    Fault("written-full", CHECKPOINT, "capture.written", "ENOSPC", "the staging disk is full at the end", GOES_ON),
+    Fault("resumed-raise", CHECKPOINT, "capture.resumed", "raise", "a failure right after the freeze", GOES_ON),
+    Fault("outputs-full", CHECKPOINT, "capture.outputs", "ENOSPC", "the staging disk is full for output", GOES_ON),
+    Fault("commit-raise", CHECKPOINT, "commit.begin", "raise", "committing fails unexpectedly", GOES_ON),
+    Fault("copy-full", CHECKPOINT, "commit.copy", "ENOSPC", "the store is full", GOES_ON),
+    Fault("fsync-error", CHECKPOINT, "commit.fsync", "EIO", "the store cannot make a file durable", GOES_ON),
+    Fault("sign-read-only", CHECKPOINT, "commit.sign", "EROFS", "the store turns read-only", GOES_ON),
+    Fault("rename-error", CHECKPOINT, "commit.rename", "EIO", "the store fails at the rename that publishes", GOES_ON),
+)
+
+# Each takes a coordinator, or a pod, with it.
+CAPTURE = (
+    Fault(
+        "copy-hang",
+        CHECKPOINT,
+        "commit.copy",
+        "hang",
+        "the store does not answer",
+        LEFT_ALONE,
+        (SKIPPED,),
+        "not answered",
+    ),
+    *(
+        Fault(f"{name}-dies", CHECKPOINT, place, "kill", f"the coordinator dies {where}", LEFT_ALONE, refused=ENDED)
+        for name, place, where in (
+            ("stopping", "capture.stopping", "while CRIU stops the ranks"),
+            ("stopped", "capture.stopped", "when all pods stand still"),
+            ("measure", "capture.measure", "while it drains output"),
+            ("written", "capture.written", "when the images are written"),
+            ("resumed", "capture.resumed", "right after the freeze"),
+            ("copy", "commit.copy", "while it writes to the store"),
+            ("rename", "commit.rename", "before the rename that publishes"),
+            ("renamed", "commit.renamed", "after the rename that publishes"),
+        )
+    ),
+    Fault(
+        "stopped-stop",
+        CHECKPOINT,
+        "capture.stopped",
+        "stop",
+        "the coordinator is stopped in a freeze",
+        LEFT_ALONE,
+        refused=".",
+    ),
+    Fault(
+        "written-hang",
+        CHECKPOINT,
+        "capture.written",
+        "hang",
+        "the coordinator hangs in a freeze",
+        LEFT_ALONE,
+        refused=".",
+    ),
+    Fault(
+        "criu-killed",
+        CHECKPOINT,
+        "capture.stopped",
+        _command(CRIU, "KILL"),
+        "CRIU is killed when it has stopped the ranks",
+        GOES_ON,
+        (SKIPPED,),
+        "CRIU",
+    ),
+    Fault(
+        "criu-killed-late",
+        CHECKPOINT,
+        "capture.written",
+        _command(CRIU, "KILL"),
+        "CRIU is killed when it has written the images",
+        GOES_ON,
+        (SKIPPED,),
+        "CRIU",
+        program="chain",
+    ),
+    Fault(
+        "criu-killed-late-tcp",
+        CHECKPOINT,
+        "capture.written",
+        _command(CRIU, "KILL"),
+        "CRIU is killed when it has written the images, of ranks with TCP connections",
+        LOST,
+        (),
+        "CRIU was killed and a process of the pod cannot be brought back",
+        state="FAILED",
+        signal=9,
+        output="part",
+    ),
+    Fault(
+        "criu-stopped",
+        CHECKPOINT,
+        "capture.written",
+        _command(CRIU, "STOP"),
+        "CRIU is stopped in a freeze",
+        GOES_ON,
+        (SKIPPED,),
+        "did not end within",
+    ),
+    Fault("enter-killed", CHECKPOINT, "capture.stopped", _command(ENTER, "KILL"), "enter is killed in a freeze", ""),
+    Fault("enter-stopped", CHECKPOINT, "capture.written", _command(ENTER, "STOP"), "enter is stopped in a freeze", ""),
+)
+
+
+def _restores(place: str, where: str, output: str) -> tuple[Fault, ...]:
+    """Failing there costs the checkpoint, dying the whole restore."""
+    dies, becomes = (
+        f"the coordinator dies {where}",
+        f"{COLD}{', what it had printed stands before' * (output != 'exact')}",
+    )
+    return (
+        Fault(f"{place}-fails", RESTORE, place, "error 1", f"a restore fails {where}", OLDER, restored_from=1),
+        Fault(f"{place}-dies", RESTORE, place, "kill", dies, becomes, (ALONE,), restored_from=None, output=output),
+    )
+
+
+RESTORING = (
+    Fault("fetch-error", RESTORE, "restore.fetch", "EIO 1", "the store cannot be read", OLDER, restored_from=1),
+    Fault(
+        "fetch-hang",
+        RESTORE,
+        "restore.fetch",
+        "hang",
+        "the store does not answer",
+        COLD,
+        (COLD_START,),
+        restored_from=None,
+    ),
+    Fault(
+        "fetch-dies",
+        RESTORE,
+        "restore.fetch",
+        "kill",
+        "the coordinator dies while it reads the store",
+        RUNS,
+        (ALONE,),
+        restored_from=None,
+    ),
+    *_restores("restore.pod", "before its pod is built", "exact"),
+    *_restores("restore.put_back", "before output is put back", "exact"),
+    *_restores("restore.criu", "before CRIU is started", "again"),
+    *_restores("restore.connected", "when the sockets are made", "again"),
+    *_restores("restore.restored", "when the processes are made", "again"),
+    Fault(
+        "restore.adopted-fails",
+        RESTORE,
+        "restore.adopted",
+        "error",
+        "a restore fails when pod init has the shims",
+        LOST,
+        (KILLED,),
+        state="FAILED",
+        signal=9,
+        restored_from=None,
+        output="part",
+    ),
+    Fault(
+        "restore.adopted-dies",
+        RESTORE,
+        "restore.adopted",
+        "kill",
+        "the coordinator dies when pod init has the shims",
+        LEFT_ALONE,
+        restored_from=None,
+    ),
+    Fault(
+        "restore.resumed-dies",
+        RESTORE,
+        "restore.resumed",
+        "kill",
+        "the coordinator dies when the restored ranks run",
+        LEFT_ALONE,
+        restored_from=None,
+    ),
+    Fault(
+        "restore-criu-killed",
+        RESTORE,
+        "restore.connected",
+        _command(CRIU_OF_ALL, "KILL"),
+        "CRIU is killed when the sockets are made",
+        OLDER,
+        restored_from=1,
+    ),
+    Fault(
+        "restore-criu-killed-late",
+        RESTORE,
+        "restore.restored",
+        _command(CRIU_OF_ALL, "KILL"),
+        "CRIU is killed when the processes are made",
+        "is restored",
+    ),
+    Fault(
+        "restore-stops",
+        RESTORE,
+        "restore.restored",
+        "stop",
+        "the coordinator is stopped in a restore",
+        f"{COLD}, what it had printed stands before",
+        (SILENT,),
+        restored_from=None,
+        output="again",
+    ),
+)
+
+ENDING = (
+    Fault("stop-raise", END, "stop.begin", "raise", "the coordinator's end fails", FINE),
+    Fault("stop-dies", END, "stop.begin", "kill", "the coordinator dies at its end", FINE),
+    Fault("stop-hangs", END, "stop.begin", "hang", "the coordinator hangs at its end", FINE),
+    Fault("stop-stops", END, "stop.begin", "stop", "the coordinator is stopped at its end", FINE),
+    Fault("pods-die", END, "stop.pods", "kill", "the coordinator dies when its pods are gone", FINE),
+    Fault("settle-raise", END, "settle.begin", "raise", "tidying the store fails", FINE),
+    Fault("settle-dies", END, "settle.begin", "kill", "the coordinator dies before it tidies the store", FINE),
+    Fault("remove-error", END, "settle.remove", "EIO", "images cannot be removed", FINE),
+    Fault("remove-hang", END, "settle.remove", "hang", "the store does not answer at the end", FINE),
+    Fault("epilog-raise", END, "epilog.begin", "raise", "the epilog fails", FINE),
+    Fault("epilog-dies", END, "epilog.begin", "kill", "the epilog is killed", FINE),
+    Fault("epilog-hangs", END, "epilog.begin", "hang", "the epilog hangs", FINE),
+)
+
+FAULTS = (*PROLOG, *OPENING, *STARTING, *SURVIVED, *CAPTURE, *RESTORING, *ENDING)
