@@ -15,7 +15,6 @@ COORDINATOR = "kill -{signal} $(cut -d' ' -f1 /run/slurmckpt/{job}/coordinator.p
 POD_INIT = "kill -{signal} $(cut -d' ' -f1 /run/slurmckpt/{job}/pods/batch.pid)"
 # By the pod, whose processes have CRIU and enter as strangers among them.
 CRIU = "pkill -{signal} -x criu --ns $(cut -d' ' -f1 /run/slurmckpt/{job}/pods/batch.pid) --nslist pid"
-CRIU_OF_ALL = "pkill -{signal} -x criu"
 ENTER = "pkill -{signal} -f 'enter --pid '$(cut -d' ' -f1 /run/slurmckpt/{job}/pods/batch.pid)"
 
 
@@ -295,7 +294,7 @@ RESTORING = (
         "restore-criu-killed",
         RESTORE,
         "restore.connected",
-        _command(CRIU_OF_ALL, "KILL"),
+        _command(CRIU, "KILL"),
         "CRIU is killed when the sockets are made",
         OLDER,
         restored_from=1,
@@ -304,7 +303,7 @@ RESTORING = (
         "restore-criu-killed-late",
         RESTORE,
         "restore.restored",
-        _command(CRIU_OF_ALL, "KILL"),
+        _command(CRIU, "KILL"),
         "CRIU is killed when the processes are made",
         "is restored",
     ),

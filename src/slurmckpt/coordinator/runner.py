@@ -75,6 +75,8 @@ class StepRunner:
             log.error(
                 "step %s: the tasks are lost, their restore failed when they were about to run: %s", step.name, error
             )
+            for task in tasks:
+                task.close()
             step.streams.close()
             return
         except Exception as error:  # the shims wait for an answer: whatever it is, they must get one
