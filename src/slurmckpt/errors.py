@@ -22,6 +22,10 @@ class SlurmError(SlurmckptError):
     """Slurm refused a request or did not answer."""
 
 
+class NoSuchJobError(SlurmError):
+    """Slurm does not know this job, or not any more."""
+
+
 class Refused(SlurmckptError):
     """This checkpoint cannot be used. The message is the reason."""
 

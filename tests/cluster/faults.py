@@ -66,6 +66,8 @@ NO_STEP = "no checkpoints for this step: .*"
 NO_JOB = "no checkpoints for this job: .*"
 NO_BATCH = "no checkpoints for step batch: .*"
 ALONE = "the coordinator is gone, this task runs without checkpoints"
+# The one when its task has connected already, the other when it has not.
+DEAD = f"(?:{ALONE}|{NO_STEP})"
 SILENT = "this task runs without checkpoints: the coordinator does not answer"
 SKIPPED = "checkpoint skipped: .*"
 ENDED = "ended before it answered"
@@ -87,8 +89,8 @@ PROLOG = tuple(
 )
 
 OPENING = (
-    Fault("coordinator-dies", START, "coordinator.begin", "kill", "the coordinator dies at once", RUNS, (ALONE,)),
-    Fault("coordinator-fails", START, "coordinator.begin", "raise", "the coordinator fails at once", RUNS, (ALONE,)),
+    Fault("coordinator-dies", START, "coordinator.begin", "kill", "the coordinator dies at once", RUNS, (DEAD,)),
+    Fault("coordinator-fails", START, "coordinator.begin", "raise", "the coordinator fails at once", RUNS, (DEAD,)),
     Fault(
         "coordinator-stops", START, "coordinator.begin", "stop", "the coordinator is stopped at once", RUNS, (SILENT,)
     ),
@@ -98,14 +100,14 @@ OPENING = (
     Fault("lease-full", START, "open.lease", "ENOSPC", "the store is full, no lease", RUNS, (NO_JOB,)),
     Fault("lease-read-only", START, "open.lease", "EROFS", "the store is read-only, no lease", RUNS, (NO_JOB,)),
     Fault("lease-hang", START, "open.lease", "hang", "the store does not answer", RUNS, (NO_JOB,)),
-    Fault("lease-dies", START, "open.lease", "kill", "the coordinator dies while it takes the lease", RUNS, (ALONE,)),
+    Fault("lease-dies", START, "open.lease", "kill", "the coordinator dies while it takes the lease", RUNS, (DEAD,)),
 )
 
 STARTING = (
     Fault("start-raise", START, "start.begin", "raise", "starting a step fails before its pod", RUNS, (NO_BATCH,)),
-    Fault("start-dies", START, "start.begin", "kill", "the coordinator dies before the pod", RUNS, (ALONE,)),
+    Fault("start-dies", START, "start.begin", "kill", "the coordinator dies before the pod", RUNS, (DEAD,)),
     Fault("pod-raise", START, "start.pod", "raise", "starting a step fails after its pod is built", RUNS, (NO_BATCH,)),
-    Fault("pod-dies", START, "start.pod", "kill", "the coordinator dies when the pod is built", RUNS, (ALONE,)),
+    Fault("pod-dies", START, "start.pod", "kill", "the coordinator dies when the pod is built", RUNS, (DEAD,)),
     Fault("tasks-die", START, "start.tasks", "kill", "the coordinator dies when the tasks are started", LEFT_ALONE),
 )
 

@@ -139,7 +139,7 @@ class Stage:
     def clean(self, job: Job) -> None:
         """No file and mount of the job is on any node, and nobody stands still."""
         for node in NODES:
-            wait_for(f"{node} without job {job.number}", lambda node=node: not self.left(node, job), 60)  # type: ignore[misc]
+            wait_for(f"{node} without job {job.number}", lambda node=node: not self.left(node, job), 100)  # type: ignore[misc]
         assert "drain" not in self.cluster.run("sinfo", "-h", "-N", "-o", "%N %T %E").stdout
 
     def left(self, node: str, job: Job) -> str:

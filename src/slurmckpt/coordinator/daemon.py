@@ -12,6 +12,7 @@ import socket
 
 from slurmckpt import faults
 from slurmckpt.config import Settings
+from slurmckpt.coordinator import orphan
 from slurmckpt.coordinator.job import Job
 from slurmckpt.coordinator.proc import start_time
 from slurmckpt.coordinator.server import Server
@@ -43,7 +44,8 @@ async def _serve(
     spec: JobSpec, settings: Settings, declined: str, task_socket: socket.socket, control_socket: socket.socket
 ) -> None:
     faults.at("coordinator.begin")
-    job = Job(spec, settings, _slurm(), declined)
+    slurm = _slurm()
+    job = Job(spec, settings, slurm, declined)
     server = Server(job, task_socket, control_socket)
     (job.run_directory / PID_FILE).write_text(f"{os.getpid()} {start_time(os.getpid())}\n", encoding="ascii")
     ending: list[asyncio.Task[None]] = []
@@ -53,10 +55,17 @@ async def _serve(
             ending.append(asyncio.create_task(server.end()))
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
-    opening = asyncio.create_task(job.open())
+
+    async def end_when_left_behind() -> None:
+        if slurm is not None:
+            await orphan.left_behind(spec, job.steps, slurm)
+            terminate()
+
+    beside = [asyncio.create_task(job.open()), asyncio.create_task(end_when_left_behind())]
     await server.serve()
-    opening.cancel()
-    await asyncio.gather(opening, return_exceptions=True)
+    for each in beside:
+        each.cancel()
+    await asyncio.gather(*beside, return_exceptions=True)
     try:
         await asyncio.wait_for(job.settle(), _SETTLE_SECONDS)
     except asyncio.TimeoutError:

@@ -108,7 +108,7 @@ class SlurmPort(Protocol):
     """Slurm's controller. Every method raises SlurmError with one line when Slurm refuses or does not answer."""
 
     async def job(self, job_id: int) -> JobInfo:
-        """The job with this raw id; SlurmError when there is none."""
+        """The job with this raw id; NoSuchJobError when there is none."""
         ...
 
     async def array(self, array_id: int) -> list[JobInfo]:

@@ -35,7 +35,7 @@ class Pyslurm:
         return f"{int(major)}.{int(minor):02d}"
 
     async def job(self, job_id: int) -> JobInfo:
-        """The job with this raw id; SlurmError when there is none."""
+        """The job with this raw id; NoSuchJobError when there is none."""
         return await self._scontrol.job(job_id)
 
     async def array(self, array_id: int) -> list[JobInfo]:

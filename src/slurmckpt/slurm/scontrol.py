@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from slurmckpt.errors import SlurmError
+from slurmckpt.errors import NoSuchJobError, SlurmError
 from slurmckpt.slurm.port import JobInfo, JobLine, NodeInfo, PartitionInfo
 
 # prolog, epilog and EpilogSlurmctld run without any PATH
@@ -32,12 +32,18 @@ class Scontrol:
         self._timeout = timeout
 
     async def job(self, job_id: int) -> JobInfo:
-        """The job with this raw id; SlurmError when there is none."""
-        answer = await self._show("job", str(job_id))
+        """The job with this raw id; NoSuchJobError when there is none."""
+        try:
+            answer = await self._show("job", str(job_id))
+        except SlurmError as error:
+            # slurm_errno.c: ESLURM_INVALID_JOB_ID
+            if "Invalid job id" in str(error):
+                raise NoSuchJobError(f"Slurm knows no job {job_id}") from error
+            raise
         for record in _records(answer, "jobs"):
             if _number(record.get("job_id")) == job_id:
                 return await self._job(record)
-        raise SlurmError(f"Slurm knows no job {job_id}")
+        raise NoSuchJobError(f"Slurm knows no job {job_id}")
 
     async def array(self, array_id: int) -> list[JobInfo]:
         """All jobs with this number: the tasks of that array that stand for themselves, or the one job with this id."""
@@ -48,7 +54,7 @@ class Scontrol:
             if array_id in (_number(record.get("job_id")), _number(record.get("array_job_id")))
         ]
         if not found:
-            raise SlurmError(f"Slurm knows no job {array_id}")
+            raise NoSuchJobError(f"Slurm knows no job {array_id}")
         return sorted(found, key=lambda job: (job.array_task if job.array_task is not None else -1, job.job_id))
 
     async def job_lines(self) -> list[JobLine]:
