@@ -14,7 +14,6 @@ from slurmckpt import faults
 from slurmckpt.config import Settings
 from slurmckpt.coordinator import orphan
 from slurmckpt.coordinator.job import Job
-from slurmckpt.coordinator.proc import start_time
 from slurmckpt.coordinator.server import Server
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.errors import SlurmckptError
@@ -23,7 +22,6 @@ from slurmckpt.slurm.select import select
 
 log = logging.getLogger(__name__)
 
-PID_FILE = "coordinator.pid"
 _SETTLE_SECONDS = 120.0
 
 
@@ -47,7 +45,6 @@ async def _serve(
     slurm = _slurm()
     job = Job(spec, settings, slurm, declined)
     server = Server(job, task_socket, control_socket)
-    (job.run_directory / PID_FILE).write_text(f"{os.getpid()} {start_time(os.getpid())}\n", encoding="ascii")
     ending: list[asyncio.Task[None]] = []
 
     def terminate() -> None:

@@ -6,6 +6,9 @@ import asyncio
 import os
 from pathlib import Path
 
+# In a job's directory in /run: the coordinator's pid, and its start time, which guards against a reused pid.
+PID_FILE = "coordinator.pid"
+
 
 def start_time(pid: int) -> int:
     """When a process started, in clock ticks since boot (field 22 of /proc/PID/stat, proc(5)).

@@ -18,7 +18,7 @@ from pathlib import Path
 from slurmckpt import config, faults, logs
 from slurmckpt.config import Settings
 from slurmckpt.coordinator import pointer, shm
-from slurmckpt.coordinator.proc import start_time
+from slurmckpt.coordinator.proc import PID_FILE, start_time
 from slurmckpt.coordinator.sockets import CONTROL_SOCKET
 from slurmckpt.errors import ConfigError, SlurmckptError
 
@@ -52,7 +52,7 @@ def clean(settings: Settings, job_id: int) -> None:
     faults.at("epilog.begin")
     if not _ask_to_stop(directory):
         log.warning("job %d: its coordinator does not answer; it is cleaned up without it", job_id)
-        _kill_noted([directory / "coordinator.pid", *sorted((directory / "pods").glob("*.pid"))])
+        _kill_noted([directory / PID_FILE, *sorted((directory / "pods").glob("*.pid"))])
     with contextlib.suppress(SlurmckptError, OSError):
         shm.unmount(directory / "shm")
     shutil.rmtree(directory, ignore_errors=True)

@@ -17,6 +17,7 @@ import sys
 from slurmckpt import config, faults, logs
 from slurmckpt.config import Settings
 from slurmckpt.coordinator import pointer, shm, sockets, spec
+from slurmckpt.coordinator.proc import PID_FILE, start_time
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.errors import ConfigError, SlurmckptError
 from slurmckpt.hooks import epilog
@@ -93,6 +94,9 @@ def _detach(
         gc.collect()
         _forget_the_prolog({task_socket.fileno(), control_socket.fileno()})
         logs.start(settings.log.path, settings.log.level, f"coordinator job={job.job.job_id}")
+        # Before anything that could hang, for an epilog that gets no answer.
+        note = settings.paths.run / str(job.job.job_id) / PID_FILE
+        note.write_text(f"{os.getpid()} {start_time(os.getpid())}\n", encoding="ascii")
         from slurmckpt.coordinator import daemon
 
         daemon.run(job, settings, declined, task_socket, control_socket)
