@@ -56,9 +56,12 @@ static void deadline_passed(struct watch *watch)
 	if (watch->beating && !watch->warned) {
 		watch->warned = true;
 		watch->deadline = clock_ms() + SECOND_CHANCE_MS;
+	} else if (watch->beating && watch->guard->pod_init > 0) {
+		/* the program dies with it, and does not get to let anything run */
+		kill(watch->guard->pod_init, SIGKILL);
+		watch->beating = false;
+		watch->deadline = clock_ms() + UNDO_MS;
 	} else if (watch->beating) {
-		if (watch->guard->pod_init > 0)
-			kill(watch->guard->pod_init, SIGKILL);
 		begin_undo(watch, UNDO_MS);
 	} else {
 		kill(watch->program, SIGKILL);

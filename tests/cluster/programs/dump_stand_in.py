@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from slurmckpt.capture import criu, procfs
+from slurmckpt.coordinator.pod import FIRST_PID
 from slurmckpt.coordinator.task import external_key
 from tests.unit.pod.harness import (
     GID,
@@ -113,10 +114,10 @@ async def check(coordinator: FakeCoordinator, folder: Path) -> None:
         pass
 
     inherit = {external_key(pod.status_write): pod.status_write, **kept, **new}
-    leader = await criu.restore(installation, target, folder / "images", criu.RestoreHooks(restored, inherit))
+    await criu.restore(installation, target, folder / "images", criu.RestoreHooks(restored, inherit))
     os.close(launcher.signals.take_write())
     os.close(launcher.status.take_read())
-    pod.wire.send("ADOPT", leader=leader)
+    pod.wire.send("ADOPT", leader=FIRST_PID)
     pod.wire.send("SHIM", index=0, pid=shim.pid_inside)
     pod.wire.send("GO")
     stand_in = pod.outer_pid(inside)
