@@ -71,6 +71,12 @@ class Slurm:
         if text in self.refused or prefer in self.refused:
             raise SlurmError("scontrol update: Invalid feature specification")
 
+    async def requeue(self, job_id: int) -> None:
+        raise AssertionError("the hook requeues nothing")
+
+    async def grace_time(self, partition: str) -> float:
+        raise AssertionError("not asked for by the hook")
+
     async def set_admin_comment(self, job_id: int, text: str) -> None:
         raise AssertionError("the hook leaves the AdminComment alone")
 

@@ -26,8 +26,10 @@ class JobInfo:
     nodes: names, empty while pending. node_count: for a job that is ending, only the nodes that have not finished.
     requeue: whether it may be requeued; expedite: --requeue=expedite. name: the user's text.
     array_id, array_task: for a task of an array. het_id: for a component of a heterogeneous job; 0 otherwise.
-    batch: submitted by sbatch. preempt_time: seconds since 1970 when its preemption, and its grace time, began; 0.0
-    when it is not preempted. Slurm forgets it when the requeued job is ready to start.
+    batch: submitted by sbatch. preempt_time: when its preemption, and its grace time, began; Slurm forgets it when the
+    requeued job is ready to start. start_time, end_time (its time limit, or the end of its grace time), preempt_time:
+    seconds since 1970 by the controller's clock, 0.0 for none. time_limit: minutes, None when it is unlimited or not
+    set.
     """
 
     job_id: int
@@ -48,7 +50,10 @@ class JobInfo:
     het_id: int = 0
     batch: bool = True
     expedite: bool = False
+    start_time: float = 0.0
+    end_time: float = 0.0
     preempt_time: float = 0.0
+    time_limit: int | None = None
 
     @property
     def array(self) -> str:
@@ -140,6 +145,14 @@ class SlurmPort(Protocol):
 
     async def set_admin_comment(self, job_id: int, text: str) -> None:
         """Replace the job's AdminComment. Only root and SlurmUser may."""
+        ...
+
+    async def requeue(self, job_id: int) -> None:
+        """End the job here and queue it again under its id. SlurmError when Slurm does not allow it."""
+        ...
+
+    async def grace_time(self, partition: str) -> float:
+        """Seconds that a preempted job of this partition has left; a QOS can give it another time."""
         ...
 
     async def set_node_features(self, name: str, available: Sequence[str], active: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
 """The backend over pyslurm, where the site has it: nodes and updates without starting a process.
 
 pyslurm (25.11) cannot say all that we need. Its Job.state keeps only one word of the state, so PENDING+COMPLETING,
-the state of a job in requeue, reads COMPLETING; it has no preference (--prefer); and a setter given "" changes nothing,
-so a constraint cannot be removed. Those requests go to scontrol.
+the state of a job in requeue, reads COMPLETING; it has no preference (--prefer); a setter given "" changes nothing,
+so a constraint cannot be removed; and requeueing by raw id would reach a whole array. Those requests go to scontrol.
 """
 
 from __future__ import annotations
@@ -77,6 +77,14 @@ class Pyslurm:
             self._pyslurm.Job(job_id).modify(self._pyslurm.JobSubmitDescription(admin_comment=text))
 
         await self._call(f"AdminComment of job {job_id}", change)
+
+    async def requeue(self, job_id: int) -> None:
+        """End the job here and queue it again under its id. SlurmError when Slurm does not allow it."""
+        await self._scontrol.requeue(job_id)
+
+    async def grace_time(self, partition: str) -> float:
+        """Seconds that a preempted job of this partition has left; a QOS can give it another time."""
+        return await self._scontrol.grace_time(partition)
 
     async def set_node_features(self, name: str, available: Sequence[str], active: Sequence[str]) -> None:
         """Replace the node's features. `active` must be a subset of `available`. Only root and SlurmUser may."""

@@ -100,6 +100,19 @@ class Scontrol:
         """Replace the job's AdminComment. Only root and SlurmUser may."""
         await self._update_job(job_id, [f"AdminComment={_checked('AdminComment', text)}"])
 
+    async def requeue(self, job_id: int) -> None:
+        """End the job here and queue it again under its id. SlurmError when Slurm does not allow it."""
+        # As with an update: the raw id of an array's last task would requeue the whole array.
+        await self._run("requeue", (await self.job(job_id)).address)
+
+    async def grace_time(self, partition: str) -> float:
+        """Seconds that a preempted job of this partition has left; a QOS can give it another time."""
+        answer = await self._show("partition", _checked("partition", partition))
+        for record in _records(answer, "partitions"):
+            if record.get("name") == partition:
+                return float(_number(record.get("grace_time")))
+        raise SlurmError(f"Slurm knows no partition {partition}")
+
     async def set_node_features(self, name: str, available: Sequence[str], active: Sequence[str]) -> None:
         """Replace the node's features. `active` must be a subset of `available`. Only root and SlurmUser may."""
         await self._run(
@@ -147,7 +160,10 @@ class Scontrol:
             het_id=_number(record.get("het_job_id")),
             batch=bool(_number(record.get("batch_flag", 1))),
             expedite="EXPEDITED_REQUEUE" in _words(record.get("flags")),
-            preempt_time=float(_number(record.get("preempt_time"))),
+            start_time=_number(record.get("start_time")),
+            end_time=_number(record.get("end_time")),
+            preempt_time=_number(record.get("preempt_time")),
+            time_limit=_number(record.get("time_limit")) or None,
         )
 
     async def _hostnames(self, expression: str) -> tuple[str, ...]:

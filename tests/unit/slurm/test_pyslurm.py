@@ -99,9 +99,13 @@ def test_what_pyslurm_cannot_say_goes_to_scontrol(module: SimpleNamespace, scont
     """Its setters take "" for "no change", and its job state is one word."""
     scontrol.answer("show job 296 --json", (samples / "job-two-nodes-requeued.json").read_text())
     scontrol.answer("show config", "SLURM_VERSION = 26.05.5\n")
+    scontrol.answer("show partition debug --json", '{"partitions": [{"name": "debug", "grace_time": 20}]}')
     scontrol.answer("update")
+    scontrol.answer("requeue 296")
     port = Pyslurm(Scontrol(scontrol.program))
     assert asyncio.run(port.job(296)).pending
+    assert asyncio.run(port.grace_time("debug")) == 20
+    asyncio.run(port.requeue(296))
     asyncio.run(port.set_job_features(296, ""))
     asyncio.run(port.set_admin_comment(296, ""))
     asyncio.run(port.set_node_features("n1", (), ()))

@@ -262,3 +262,46 @@ def test_a_controller_without_a_version(scontrol: Any) -> None:
     scontrol.answer("show config", "SLURM_VERSION = tomorrow\n")
     with pytest.raises(SlurmError, match="tomorrow"):
         asyncio.run(Scontrol(scontrol.program).version())
+
+
+def test_when_a_job_ends(scontrol: Any) -> None:
+    wrapped = {"set": True, "infinite": False}
+    record = {
+        "job_id": 7,
+        "start_time": wrapped | {"number": 1795969674},
+        "end_time": wrapped | {"number": 1795969734},
+        "preempt_time": wrapped | {"number": 1795969689},
+        "time_limit": wrapped | {"number": 1},
+    }
+    endless = {"job_id": 8, "time_limit": {"set": False, "infinite": True, "number": 0}}
+    scontrol.answer("show job 7 --json", json.dumps({"jobs": [record]}))
+    scontrol.answer("show job 8 --json", json.dumps({"jobs": [endless]}))
+    job = asyncio.run(Scontrol(scontrol.program).job(7))
+    assert (job.start_time, job.end_time, job.preempt_time, job.time_limit) == (1795969674, 1795969734, 1795969689, 1)
+    job = asyncio.run(Scontrol(scontrol.program).job(8))
+    assert (job.start_time, job.end_time, job.preempt_time, job.time_limit) == (0, 0, 0, None)
+
+
+def test_one_task_of_an_array_is_requeued(scontrol: Any, samples: Path) -> None:
+    """The raw id of the last task is also the id of the whole array."""
+    scontrol.answer("show job 291 --json", (samples / "job-array.json").read_text())
+    scontrol.answer("requeue 291_2")
+    asyncio.run(Scontrol(scontrol.program).requeue(291))
+    assert scontrol.calls()[-1] == ["requeue", "291_2"]
+
+
+def test_a_requeue_that_slurm_refuses(scontrol: Any, samples: Path) -> None:
+    scontrol.answer("show job 290 --json", (samples / "job-running.json").read_text())
+    scontrol.answer("requeue", errors="Requested operation is presently disabled for job 290\n", status=1)
+    with pytest.raises(SlurmError, match="presently disabled"):
+        asyncio.run(Scontrol(scontrol.program).requeue(290))
+
+
+def test_the_grace_time_of_a_partition(scontrol: Any) -> None:
+    partitions = [{"name": "debug", "grace_time": 20}, {"name": "older", "grace_time": {"set": True, "number": 5}}]
+    scontrol.answer("show partition", json.dumps({"partitions": partitions}))
+    port = Scontrol(scontrol.program)
+    assert asyncio.run(port.grace_time("debug")) == 20
+    assert asyncio.run(port.grace_time("older")) == 5
+    with pytest.raises(SlurmError, match="no partition nope"):
+        asyncio.run(port.grace_time("nope"))
