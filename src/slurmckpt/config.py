@@ -32,6 +32,9 @@ else:
 
 DEFAULT_PATH = Path("/etc/slurmckpt/slurmckpt.toml")
 
+# What --checkpoint-recover and recover.events name; spank/values.c has the same list.
+RECOVER_EVENTS = ("nodefail", "preempt", "crash", "hang", "timelimit")
+
 Rule = Literal["equal", "at-least", "informative"]
 Word = TypeVar("Word", bound=str)
 Parsed = TypeVar("Parsed")
@@ -98,6 +101,22 @@ class Restore:
 
 
 @dataclass(frozen=True)
+class Recover:
+    """What jobs are recovered from, and how. Times in seconds.
+
+    exit_codes: statuses that count as a crash beside a death by signal; the default is what a shell makes of a program
+    that died of ILL, ABRT, BUS, FPE, KILL or SEGV (128 + signal). attempts: restores in place of one incarnation.
+    """
+
+    events: frozenset[str] = frozenset({"nodefail", "preempt", "crash", "timelimit"})
+    exit_codes: frozenset[int] = frozenset({132, 134, 135, 136, 137, 139})
+    attempts: int = 3
+    hang_after: float = 1800.0
+    margin: float = 60.0
+    look_every: float = 30.0
+
+
+@dataclass(frozen=True)
 class Requeue:
     """What the requeue hook does to a job."""
 
@@ -138,6 +157,7 @@ class Settings:
     staging: Staging = Staging()
     capture: Capture = Capture()
     restore: Restore = Restore()
+    recover: Recover = field(default_factory=Recover)
     requeue: Requeue = Requeue()
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
     log: Log = Log()
@@ -171,6 +191,7 @@ def _settings(top: _Table) -> Settings:
         staging=_staging(top.section("staging")),
         capture=_capture(top.section("capture")),
         restore=_restore(top.section("restore")),
+        recover=_recover(top.section("recover")),
         requeue=_requeue(top.section("requeue")),
         fingerprint=_fingerprint(top.section("fingerprint")),
         log=_log(top.section("log")),
@@ -236,6 +257,20 @@ def _restore(table: _Table) -> Restore:
         attempts=table.whole("attempts", default.attempts, 0, 100),
         pasta=table.program("pasta", default.pasta, empty_is="no way out"),
         patience=table.seconds("patience", default.patience, 1, 7 * DAY),
+    )
+    table.done()
+    return section
+
+
+def _recover(table: _Table) -> Recover:
+    default = Recover()
+    section = Recover(
+        events=table.words("events", default.events, RECOVER_EVENTS),
+        exit_codes=table.wholes("exit_codes", default.exit_codes, 1, 255),
+        attempts=table.whole("attempts", default.attempts, 0, 100),
+        hang_after=table.seconds("hang_after", default.hang_after, 10, 30 * DAY),
+        margin=table.seconds("margin", default.margin, 1, DAY),
+        look_every=table.seconds("look_every", default.look_every, 1, DAY),
     )
     table.done()
     return section
@@ -327,6 +362,22 @@ class _Table:
         if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
             raise self._error(key, f"a whole number from {lowest} to {highest}")
         return value
+
+    def wholes(self, key: str, default: frozenset[int], lowest: int, highest: int) -> frozenset[int]:
+        """A list of whole numbers, in any order; it may be empty."""
+        values = self._get(key, list(default))
+        if isinstance(values, list):
+            numbers = [each for each in values if isinstance(each, int) and not isinstance(each, bool)]
+            if len(numbers) == len(values) and all(lowest <= number <= highest for number in numbers):
+                return frozenset(numbers)
+        raise self._error(key, f"a list of whole numbers from {lowest} to {highest}")
+
+    def words(self, key: str, default: frozenset[str], accepted: tuple[str, ...]) -> frozenset[str]:
+        """A list of these words, in any order; it may be empty."""
+        values = self._get(key, list(default))
+        if isinstance(values, list) and all(value in accepted for value in values):
+            return frozenset(values)
+        raise self._error(key, "a list of " + ", ".join(f'"{word}"' for word in accepted))
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._get(key, default)

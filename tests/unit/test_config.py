@@ -66,6 +66,8 @@ def test_each_shipped_key_counts(tmp_path: Path) -> None:
             if changed is None:
                 if isinstance(value, bool):
                     changed = "false"
+                elif isinstance(value, list):
+                    changed = str(value[:-1])
                 elif isinstance(value, (int, float)):
                     changed = f"{value * 2}"
                 elif re.fullmatch(r"\d+[smdG]", value):
@@ -192,3 +194,25 @@ def test_not_utf8(tmp_path: Path) -> None:
 def test_directory(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('events = "crash"', 'recover.events = \'crash\' is not accepted: a list of "nodefail", "preempt", '),
+        ('events = ["crash", "boredom"]', "recover.events = ['crash', 'boredom'] is not accepted: a list of"),
+        ('events = [["crash"]]', "recover.events = [['crash']] is not accepted: a list of"),
+        ("exit_codes = [0]", "recover.exit_codes = [0] is not accepted: a list of whole numbers from 1 to 255"),
+        ("exit_codes = [true]", "recover.exit_codes = [True] is not accepted: a list of whole numbers from 1 to 255"),
+        ("exit_codes = 137", "recover.exit_codes = 137 is not accepted: a list of whole numbers from 1 to 255"),
+        ('hang_after = "5s"', "recover.hang_after = '5s' is not accepted: "),
+    ],
+)
+def test_what_recover_does_not_take(tmp_path: Path, line: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
+        load(written(tmp_path, f"[recover]\n{line}\n"))
+
+
+def test_nothing_may_be_recovered_from(tmp_path: Path) -> None:
+    recover = load(written(tmp_path, "[recover]\nevents = []\nexit_codes = []\n")).recover
+    assert (recover.events, recover.exit_codes) == (frozenset(), frozenset())

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurmckpt.config import Settings
+from slurmckpt.config import RECOVER_EVENTS, Settings
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.identity import JobIdentity
 from slurmckpt.units import Interval, parse_interval
 
 OPTION_PREFIX = "SPANK__SLURM_SPANK_OPTION_slurmckpt_checkpoint_"
-RECOVER_WORDS = frozenset({"nodefail", "preempt", "crash", "hang", "timelimit"})
 DEFAULT_INTERVAL = Interval("fixed", 600.0)
 _MAX_KEEP = 1000
 # As spank/values.c accepts them.
@@ -72,6 +71,10 @@ class JobSpec:
         if settings.schedule.interval.kind == "off" and self.options.given():
             return DEFAULT_INTERVAL
         return settings.schedule.interval
+
+    def recover(self, settings: Settings) -> frozenset[str]:
+        """The events that the job recovers from: its own list, else the site's."""
+        return self.options.recover if self.options.recover is not None else settings.recover.events
 
 
 def from_environment(environment: Mapping[str, str]) -> JobSpec:
@@ -179,8 +182,8 @@ def _options(environment: Mapping[str, str]) -> Options:
     if keep is not None and not (_KEEP.fullmatch(keep) and int(keep) <= _MAX_KEEP):
         raise SpecError(f"--checkpoint-keep={keep[:80]!r}: a number from 1 to {_MAX_KEEP} is needed")
     words = frozenset(recover.split(",")) if recover is not None else None
-    if words is not None and not words <= RECOVER_WORDS:
-        accepted = ", ".join(sorted(RECOVER_WORDS))
+    if words is not None and not words <= set(RECOVER_EVENTS):
+        accepted = ", ".join(sorted(RECOVER_EVENTS))
         raise SpecError(f"--checkpoint-recover={str(recover)[:80]!r}: a list of {accepted} is needed")
     if model is not None and not _MODEL.fullmatch(model):
         raise SpecError(f"--checkpoint-model={model[:80]!r}: 1 to 255 printable characters without spaces are needed")

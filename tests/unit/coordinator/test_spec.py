@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmckpt.config import Schedule, Settings
+from slurmckpt.config import RECOVER_EVENTS, Recover, Schedule, Settings
 from slurmckpt.coordinator import spec
-from slurmckpt.coordinator.spec import OPTION_PREFIX, RECOVER_WORDS, JobSpec, Options, SpecError
+from slurmckpt.coordinator.spec import OPTION_PREFIX, JobSpec, Options, SpecError
 from slurmckpt.identity import JobIdentity
 from slurmckpt.units import Interval
 
@@ -167,7 +167,7 @@ OPTIONS = st.builds(
     interval=st.none() | INTERVAL,
     directory=st.none() | NAME.map(lambda name: Path("/") / name),
     keep=st.none() | st.integers(1, 1000),
-    recover=st.none() | st.frozensets(st.sampled_from(sorted(RECOVER_WORDS)), min_size=1),
+    recover=st.none() | st.frozensets(st.sampled_from(RECOVER_EVENTS), min_size=1),
     model=st.none() | NAME,
     fresh=st.booleans(),
 )
@@ -219,3 +219,10 @@ def test_a_broken_file(tmp_path: Path, content: str) -> None:
         spec.load(tmp_path / "spec.json")
     with pytest.raises(SpecError, match="No such file"):
         spec.load(tmp_path / "other.json")
+
+
+def test_a_job_recovers_from_its_own_list_or_that_of_the_site() -> None:
+    settings = Settings(recover=Recover(events=frozenset({"nodefail"})))
+    spec = found({"recover": "crash,hang"})
+    assert spec.recover(settings) == {"crash", "hang"}
+    assert found().recover(settings) == {"nodefail"}
