@@ -13,7 +13,7 @@ import re
 import socket
 import stat
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slurmckpt.capture import procfs
 from slurmckpt.capture.descriptors import (
@@ -103,7 +103,8 @@ class PodScan:
 
     open_files: one entry a file. addresses: local addresses, other than loopback and wildcard, that inet sockets are
     bound to. external: CRIU's keys of the descriptors that come from outside. outside: TCP connections that end
-    outside the pod. notes: what is unusual but no reason to refuse.
+    outside the pod. notes: what is unusual but no reason to refuse. inside: both ends, (local, remote), of each
+    connection that does not.
     """
 
     processes: list[Process]
@@ -113,6 +114,7 @@ class PodScan:
     external: list[str]
     outside: list[Connection]
     notes: list[str]
+    inside: list[tuple[str, str]] = field(default_factory=list)
 
 
 def scan(init_pid: int, leader_pid: int, known: Container[str] = frozenset(), limits: Limits | None = None) -> PodScan:
@@ -165,6 +167,7 @@ class _Scan:
             external=list(self.external),
             outside=[self._connection(one, descriptors) for one in network.outside()],
             notes=self.notes,
+            inside=[(str(one.local), str(one.remote)) for one in network.inside()],
         )
 
     def _leads_out(self, descriptors: Descriptors, network: _Network) -> bool:
@@ -404,6 +407,11 @@ class _Network:
     def outside(self) -> list[InetSocket]:
         """Connections of the pod that end outside."""
         return [one for one in self._outside if one.inode in self._steady]
+
+    def inside(self) -> list[InetSocket]:
+        """Connections that do not, each from both of its ends."""
+        out = {one.inode for one in self._outside}
+        return [one for one in self.tcp if one.connected and one.inode not in out]
 
     def unix_peers_outside(self) -> Iterator[tuple[UnixSocket, int]]:
         """Sockets of the pod with a peer outside, and the peer's inode: 0 when it waits to be accepted."""

@@ -8,6 +8,7 @@ import logging
 import random
 import shutil
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -30,10 +31,15 @@ log = logging.getLogger(__name__)
 # An srun that comes or goes takes a moment.
 _TRIES = 20
 _RETRY_SECONDS = 0.1
+_REMEMBERED = 5
 
 
 class Checkpointer:
-    """The checkpoints of one incarnation. lost: called when a newer incarnation of the job runs: this one must end."""
+    """The checkpoints of one incarnation. lost: called when a newer incarnation of the job runs: this one must end.
+
+    one_at_a_time: whoever holds it keeps checkpoints from being taken. newest: the one to go back to, None before the
+    first. seconds: what the last ones took from their start to their commit. committed: told of each.
+    """
 
     def __init__(
         self,
@@ -50,7 +56,10 @@ class Checkpointer:
         self._slurm = slurm
         self._lost = lost
         self._numbers = numbers
-        self._one_at_a_time = asyncio.Lock()
+        self.one_at_a_time = asyncio.Lock()
+        self.newest: Manifest | None = None
+        self.seconds: deque[float] = deque(maxlen=_REMEMBERED)
+        self.committed: list[Callable[[Manifest], Awaitable[None]]] = []
         self._cost: float | None = None
         self._feature_noted = False
 
@@ -76,7 +85,7 @@ class Checkpointer:
 
         Raises Skipped with the reason when none is taken, lease.LeaseLost when a newer incarnation runs.
         """
-        async with self._one_at_a_time:
+        async with self.one_at_a_time:
             try:
                 await lease.check(self._incarnation.store, self._incarnation.files, self._incarnation.epoch)
                 return await self._take()
@@ -125,6 +134,10 @@ class Checkpointer:
             log.warning("job %d: %s", manifest.job_id, error)
             await incarnation.journal.event(str(error))
         await self._note_feature()
+        self.newest = manifest
+        self.seconds.append(captured.capture_seconds + committed)
+        for told in self.committed:
+            await told(manifest)
         return manifest
 
     async def _capture(self, seq: int) -> group.Captured:

@@ -257,6 +257,8 @@ class _Cut:
             await participant.pod.sync()
             if not participant.pod.running:
                 raise Unsettled(f"the tasks of step {name} have ended")
+            if participant.pod.exits:
+                raise Unsettled(f"task {min(participant.pod.exits)} of step {name} has just ended")
             # Now, as a task may end as soon as it runs again.
             participant.tasks = _task_images(participant.pod)
             if any(not task.pid and not task.exited for task in participant.tasks):
@@ -348,6 +350,7 @@ class _Cut:
             tasks=participant.tasks,
             addresses=list(found.addresses),
             outside=[Connection(one.local, one.remote) for one in found.outside],
+            inside=[Connection(local, remote) for local, remote in found.inside],
             node_addresses=reachable(Path(f"/proc/{pod.init_pid}")),
             open_files=[
                 OpenFile(file.path, file.size, stat.S_IMODE(file.mode))

@@ -62,6 +62,10 @@ class Planner:
         self.removed = ""
         self.refused: list[str] = []
 
+    def again(self, staging: Path) -> Planner:
+        """From the newest on again, with another place in staging."""
+        return Planner(self._store, self._files, self._key, staging, self._check)
+
     async def next(self) -> Plan | None:
         """The newest checkpoint not tried yet that can be used, or None."""
         if self._left is None:

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 FIRST_PID = 100  # the leader's pid: pod init sets ns_last_pid to 99 so that CRIU finds low pids free at a restore
 _BUILD_SECONDS = 30
 _SYNC_SECONDS = 10
+_KILL_SECONDS = 120  # until the kernel has taken back the memory of all ranks
 
 
 class PodError(SlurmckptError):
@@ -42,6 +43,18 @@ class TaskState:
 
 
 @dataclass(frozen=True)
+class Held:
+    """What pod init holds until it is told to pass it. index: the task. signal: its number, or 0 for the task's exit.
+
+    status: raw wait status of an exit.
+    """
+
+    index: int
+    signal: int = 0
+    status: int = 0
+
+
+@dataclass(frozen=True)
 class PodSettings:
     """libexec: directory of pod-init, leader, enter. shm: the job's /dev/shm. run: where the pod's pid is noted."""
 
@@ -56,7 +69,8 @@ class Pod:
     """The namespaces in which the tasks of one step run on this node. at_end: what to do when they are gone.
 
     binds: what is mounted where in its mount namespace, in order.
-    signalled: the signals that reached any of its tasks from outside.
+    on_held: told of each exit and signal that pod init holds; see hold(). exits: held now, task to raw wait status.
+    delivered: task to the signals that Slurm has sent it since it was started or restored.
     """
 
     step: str
@@ -74,7 +88,9 @@ class Pod:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     at_end: list[Callable[[], None]] = field(default_factory=list)
     binds: Sequence[tuple[Path, Path]] = ()
-    signalled: set[int] = field(default_factory=set)
+    on_held: Callable[[Held], None] | None = None
+    exits: dict[int, int] = field(default_factory=dict)
+    delivered: dict[int, set[int]] = field(default_factory=dict)
     _channel: Channel | None = None
     _answers: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     _reader: asyncio.Task[None] | None = None
@@ -84,6 +100,11 @@ class Pod:
     def running(self) -> bool:
         """Whether a task of this pod still runs."""
         return not self.ended.is_set() and any(task.status is None for task in self.tasks.values())
+
+    @property
+    def signalled(self) -> set[int]:
+        """The signals that reached any of its tasks from outside."""
+        return set[int]().union(*self.delivered.values())
 
     async def build(self, shim_pid: int, network: Literal["new", "keep"] | int) -> None:
         """Make the namespaces around the shim's own context. Raises PodError; nothing is left then.
@@ -193,13 +214,51 @@ class Pod:
                 await channel.send("SHIM", [("index", index), ("pid", pid)], [task.channel.descriptor])
         await channel.send("GO")
 
+    async def adopt_again(self, leader_pid: int, pids: Mapping[int, int]) -> None:
+        """After kill_tasks(): restored tasks, by index with their pids inside the pod, go on behind their old shims."""
+        channel = self._connected()
+        self.leader_pid = leader_pid
+        await channel.send("ADOPT", [("leader", leader_pid)])
+        for index, pid in pids.items():
+            await channel.send("SHIM", [("index", index), ("pid", pid)])
+        await channel.send("GO")
+
+    async def hold(self, exits: bool, signals: int) -> None:
+        """From now on hold ends of tasks with another status than 0, and these signals (bit n-1 for signal n).
+
+        What is held is passed by itself after 30 s, or when the coordinator ends. Lost when the pod has ended.
+        """
+        await self._tell("HOLD", [("exits", "yes" if exits else "no"), ("signals", f"{signals:x}")])
+
+    async def pass_on(self, held: Held) -> None:
+        """Let the shim have the exit, or the task the signal, that is held; nothing when it is held no more."""
+        if not held.signal and held.index in self.exits:
+            self.tasks[held.index].status = self.exits.pop(held.index)
+        await self._tell("PASS", [("index", held.index), *([("n", held.signal)] if held.signal else [])])
+
     async def sync(self) -> None:
         """Return when every task end that has happened so far is known here. Raises PodError."""
-        await self._ask("SYNC", "SYNCED")
+        await self._ask("SYNC", "SYNCED", _SYNC_SECONDS)
 
     async def kill_tasks(self) -> None:
-        """End every process of the pod but pod init. Raises PodError."""
-        await self._ask("KILL", "KILLED")
+        """End every process of the pod but pod init. Ends that were held are forgotten. Raises PodError."""
+        await self._ask("KILL", "KILLED", _KILL_SECONDS)
+        self.exits.clear()
+        self.delivered.clear()
+
+    def reopen_status_pipe(self) -> None:
+        """After close_status_pipe(): the write end again, from pod init, for a leader that is restored. Raises OSError.
+
+        Raises PodError when pod init has it no more.
+        """
+        directory = f"/proc/{self.init_pid}/fd"
+        for name in os.listdir(directory):
+            with contextlib.suppress(FileNotFoundError):
+                if os.readlink(f"{directory}/{name}") == self.status_key:
+                    self.close_status_pipe()
+                    self.status_pipe = os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+                    return
+        raise PodError(f"pod init of step {self.step} has no status pipe")
 
     async def say(self, text: str) -> None:
         """One line on the stderr of the first task that still runs; lost when none does."""
@@ -253,12 +312,18 @@ class Pod:
             raise PodError(f"the pod of step {self.step} has ended")
         return self._channel
 
-    async def _ask(self, verb: str, answer: str) -> None:
+    async def _tell(self, verb: str, pairs: Sequence[tuple[str, object]]) -> None:
+        """A message that is lost when the pod has ended."""
+        if self._channel is not None:
+            with contextlib.suppress(ConnectionError):
+                await self._channel.send(verb, pairs)
+
+    async def _ask(self, verb: str, answer: str, seconds: float) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answers[answer] = future
         try:
             await self._connected().send(verb)
-            await asyncio.wait_for(future, _SYNC_SECONDS)
+            await asyncio.wait_for(future, seconds)
         except (ConnectionError, asyncio.TimeoutError) as error:
             raise PodError(f"pod init of step {self.step} does not answer {verb}") from error
         finally:
@@ -280,18 +345,35 @@ class Pod:
                 raise WireError(f"{message.verb} of task {message.text('index')}, which this pod does not have")
             if message.verb == "STARTED":
                 task.pid = message.number("pid")
+            elif ("held", "yes") in message.pairs:
+                self._hold(Held(message.number("index"), status=message.number("status")))
             else:
                 task.status = message.number("status")
+        elif message.verb == "HELD":
+            self._hold(Held(message.number("index"), message.number("n")))
+        elif message.verb == "PASSED":
+            # It was held for too long. Of a signal SIGNALLED follows.
+            if (index := message.number("index")) in self.exits and all(key != "n" for key, _ in message.pairs):
+                self.tasks[index].status = self.exits.pop(index)
         elif message.verb == "SIGNALLED":
-            self.signalled.add(message.number("n"))
+            self.delivered.setdefault(message.number("index"), set()).add(message.number("n"))
             log.info("step %s: task %d gets signal %d", self.step, message.number("index"), message.number("n"))
         elif message.verb == "FAILED":
             log.error("pod init of step %s: %s", self.step, message.text("reason"))
         elif (future := self._answers.get(message.verb)) is not None and not future.done():
             future.set_result(None)
 
+    def _hold(self, held: Held) -> None:
+        if not held.signal:
+            self.exits[held.index] = held.status
+        if self.on_held is not None:
+            self.on_held(held)
+
     def _finish(self) -> None:
         self.close_status_pipe()
+        for index, status in self.exits.items():
+            self.tasks[index].status = status
+        self.exits.clear()
         if self._channel is not None:
             self._channel.close()
             self._channel = None

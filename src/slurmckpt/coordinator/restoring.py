@@ -88,17 +88,17 @@ async def restore(
     must be so before the ranks run.
     """
     directory = plan.directory / image.directory
-    inherit = _inherit(image, tasks)
+    inherit = inheritance(image, {task.hello.task: task.descriptors for task in tasks})
     network = PodNetwork(restorer.enter, pod, image.addresses, image.node_addresses, restorer.pasta)
     faults.at("restore.pod")
     await network.build(tasks[0].shim_pid)
     inherit[image.status_pipe] = pod.status_pipe
-    _name_by_path(inherit, plan.manifest.outputs, image)
+    name_by_path(inherit, plan.manifest.outputs, image)
     if stand is not None:
         inherit |= stand.inherit
     if image.script_path != step.script_file.path:
         await _move_script(directory / "images", image.script_path, step.script_file.path)
-    await _truncate(pod, image.open_files, restorer.files)
+    await truncate(pod, image.open_files, restorer.files)
     if image.shm and not plan.filled_shm:
         await asyncio.to_thread(shm.fill, restorer.shm, plan.directory / shm.ARCHIVE)
         plan.filled_shm = True
@@ -138,7 +138,7 @@ async def restore(
     async def hand_over() -> None:
         nonlocal adopted
         faults.at("restore.restored")
-        await _check_rights(pod, image.leader_pid, given, restorer.files)
+        await check_rights(pod, image.leader_pid, given, restorer.files)
         await network.open()
         if stand is not None:
             await stand.wait(pod)
@@ -182,7 +182,7 @@ async def _move_script(images: Path, old: str, new: str) -> None:
         raise Refused(f"the path of the batch script cannot be changed in the image: {error}") from error
 
 
-async def _check_rights(pod: Pod, leader_pid: int, given: set[tuple[int, int]], files: UserFiles) -> None:
+async def check_rights(pod: Pod, leader_pid: int, given: set[tuple[int, int]], files: UserFiles) -> None:
     """Raises Refused when CRIU, as root, has opened by path what the user could not: a link may stand there now."""
     leader = await asyncio.to_thread(pid_on_node, pod.init_pid, leader_pid)
     if leader is None:
@@ -196,31 +196,31 @@ async def _check_rights(pod: Pod, leader_pid: int, given: set[tuple[int, int]], 
         os.close(root)
 
 
-def _inherit(image: StepImage, tasks: Sequence[Task]) -> dict[str, int]:
+def inheritance(image: StepImage, given: Mapping[int, Mapping[int, int]]) -> dict[str, int]:
     """CRIU's key of each outside descriptor in the image -> the descriptor that the task has in its place now.
 
-    Raises Refused when the tasks or their descriptors are others than those in the image.
+    given: by task, its descriptors by number. Raises Refused when the tasks or their descriptors are others than those
+    in the image.
     """
-    by_index = {task.hello.task: task for task in tasks}
-    added = sorted(by_index.keys() - {saved.index for saved in image.tasks})
+    added = sorted(given.keys() - {saved.index for saved in image.tasks})
     if added:
         raise Refused(f"task {added[0]} of step {image.step} had not started at the checkpoint")
     inherit: dict[str, int] = {}
     for saved in image.tasks:
-        task = by_index.get(saved.index)
-        if task is None:
+        descriptors = given.get(saved.index)
+        if descriptors is None:
             raise Refused(f"task {saved.index} of step {image.step} did not start")
         for number, key in saved.descriptors.items():
             if key.startswith("socket:"):
                 continue
-            descriptor = task.descriptors.get(int(number))
+            descriptor = descriptors.get(int(number))
             if descriptor is None:
                 raise Refused(f"task {saved.index} of step {image.step} has no descriptor {number} now")
             inherit.setdefault(key, descriptor)
     return inherit
 
 
-def _name_by_path(inherit: dict[str, int], entries: Sequence[OutputFile], image: StepImage) -> None:
+def name_by_path(inherit: dict[str, int], entries: Sequence[OutputFile], image: StepImage) -> None:
     """Name the output files of this step as CRIU looks them up.
 
     For a regular file CRIU asks for an inherited descriptor by the path in the image, without its leading slash, and
@@ -238,7 +238,8 @@ def _name_by_path(inherit: dict[str, int], entries: Sequence[OutputFile], image:
                 inherit[entry.path.lstrip("/")] = inherit.pop(key)
 
 
-async def _truncate(pod: Pod, open_files: Sequence[OpenFile], files: UserFiles) -> None:
+async def truncate(pod: Pod, open_files: Sequence[OpenFile], files: UserFiles) -> None:
+    """Bring the files that the ranks of a pod had open for writing to their size at the boundary. Raises Refused."""
     # The job may have mounts of its own: a private /tmp (Slurm's namespace/tmpfs) is not that of the node.
     root = os.open(f"/proc/{pod.init_pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -10,7 +10,7 @@ import fcntl
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from slurmckpt.capture import procfs
@@ -60,7 +60,8 @@ class Streams:
     """pipes: O_PATH references to the pipes that tasks and their shims write to. inputs: those that tasks read from.
 
     files: regular files that they were given to write. held: local task id to the memory of its shim's held lines.
-    shims: pids on this node of the shims that relay output.
+    shims: pids on this node of the shims that relay output. given: what each task was given, by task and number, for a
+    restore in place; relayed: which of it are pipes that a shim relays. kept_open: see keep_open().
     """
 
     pipes: list[int] = field(default_factory=list)
@@ -68,25 +69,51 @@ class Streams:
     files: list[OutputHolder] = field(default_factory=list)
     held: dict[int, int] = field(default_factory=dict)
     shims: list[int] = field(default_factory=list)
+    given: dict[int, dict[int, int]] = field(default_factory=dict)
+    relayed: list[int] = field(default_factory=list)
+    kept_open: dict[int, int] = field(default_factory=dict)
 
     def keep(self, step: str, task: Task) -> None:
         """Remember the streams of one task before its descriptors are handed on."""
         index = task.hello.task
+        given = self.given.setdefault(index, {})
         for number, descriptor in task.descriptors.items():
             mode = os.fstat(descriptor).st_mode
             if stat.S_ISFIFO(mode):
+                given[number] = _reference(descriptor)
                 (self.pipes if _writable(descriptor) else self.inputs).append(_reference(descriptor))
-            elif stat.S_ISREG(mode) and _writable(descriptor):
-                self.files.append(OutputHolder(f"{step}/{index}/{number}", _dup(descriptor)))
+                if number in task.relays:
+                    self.relayed.append(given[number])
+            elif not stat.S_ISSOCK(mode):
+                given[number] = _dup(descriptor)
+                if stat.S_ISREG(mode) and _writable(descriptor):
+                    self.files.append(OutputHolder(f"{step}/{index}/{number}", _dup(descriptor)))
         self.pipes += [_reference(descriptor) for descriptor in task.relays.values()]
         self.held[index] = _dup(task.held)
         if task.relays:
             self.shims.append(task.shim_pid)
 
+    def keep_open(self, inodes: Container[int]) -> None:
+        """Hold a write end of each relayed pipe with one of these inodes, and of no other.
+
+        A shim that sees the end of such a pipe gives up what lies behind it. When the last task that writes to it has
+        crashed and is to be restored, there must be no end to see.
+        """
+        for pipe in self.relayed:
+            inode = os.fstat(pipe).st_ino
+            if inode in inodes and inode not in self.kept_open:
+                self.kept_open[inode] = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            elif inode not in inodes and inode in self.kept_open:
+                os.close(self.kept_open.pop(inode))
+
     def close(self) -> None:
         """Forget them."""
-        for descriptor in [*self.pipes, *self.inputs, *self.held.values()]:
+        given = [descriptor for descriptors in self.given.values() for descriptor in descriptors.values()]
+        for descriptor in [*self.pipes, *self.inputs, *self.held.values(), *given, *self.kept_open.values()]:
             os.close(descriptor)
+        self.given.clear()
+        self.relayed.clear()
+        self.kept_open.clear()
         self.pipes.clear()
         self.inputs.clear()
         self.held.clear()

@@ -126,9 +126,10 @@ class StepImage:
 
     leader_pid: inside the pod. status_pipe: CRIU's external key of the leader's status pipe. shm: /dev/shm was saved.
     addresses: of the node, that sockets are bound to. node_addresses: all of the node: ranks that do not talk to each
-    other yet may know it by any. outside: connections that led out of the pod. launches: sruns that a batch script
-    waits for. environment: file of the checkpoint with SLURM_* as they were when the batch script began. script_path,
-    script_digest: where the batch script lay on its node, and SHA-256 (hex) of its content; empty for a step.
+    other yet may know it by any. outside: connections that led out of the pod; inside: those that did not, each as
+    both of its ends name it. launches: sruns that a batch script waits for. environment: file of the checkpoint with
+    SLURM_* as they were when the batch script began. script_path, script_digest: where the batch script lay on its
+    node, and SHA-256 (hex) of its content; empty for a step.
     """
 
     step: str
@@ -147,6 +148,7 @@ class StepImage:
     hostname: str
     outside: list[Connection] = field(default_factory=list)
     node_addresses: list[str] = field(default_factory=list)
+    inside: list[Connection] = field(default_factory=list)
     command: str = ""
     launches: list[LaunchImage] = field(default_factory=list)
     environment: str | None = None
@@ -315,6 +317,7 @@ def _step(fields: Fields) -> StepImage:
         hostname=fields.text("hostname"),
         outside=[_connection(item) for item in fields.objects("outside")],
         node_addresses=fields.texts("node_addresses"),
+        inside=[_connection(item) for item in fields.objects("inside")],
         command=fields.text("command"),
         launches=[_launch(item) for item in fields.objects("launches")],
         environment=_file_name(fields, "environment"),

@@ -54,7 +54,7 @@ def test_an_image_in_which_the_path_of_the_script_cannot_be_changed(tmp_path: Pa
 
 
 def inherit(saved: dict[int, dict[str, str]], now: dict[int, list[int]]) -> dict[str, int]:
-    """_inherit() for an image with these keys and tasks with these descriptor numbers: key -> number it was given."""
+    """inheritance() for an image with these keys and tasks with these descriptors: key -> number it was given."""
 
     async def scene() -> dict[str, int]:
         tasks, numbers = [], {}
@@ -66,7 +66,7 @@ def inherit(saved: dict[int, dict[str, str]], now: dict[int, list[int]]) -> dict
             tasks.append(task(one, descriptors, index, ntasks=10))
         try:
             wanted = image([saved_task(index, keys) for index, keys in saved.items()], ntasks=10)
-            found = restoring._inherit(wanted, tasks)
+            found = restoring.inheritance(wanted, {each.hello.task: each.descriptors for each in tasks})
         finally:
             for each in tasks:
                 each.close()

@@ -12,5 +12,6 @@ before the pod runs.
 from slurmckpt.coordinator.network.addresses import foreign, reachable
 from slurmckpt.coordinator.network.namespace import NetworkError
 from slurmckpt.coordinator.network.pod_network import PodNetwork
+from slurmckpt.coordinator.network.resets import remove, reset
 
-__all__ = ["NetworkError", "PodNetwork", "foreign", "reachable"]
+__all__ = ["NetworkError", "PodNetwork", "foreign", "reachable", "remove", "reset"]

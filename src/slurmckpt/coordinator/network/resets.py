@@ -36,7 +36,9 @@ _NLM_F_DUMP = 0x300
 _NLMSG_ERROR = 2
 _NLMSG_DONE = 3
 _ESTABLISHED, _FIN_WAIT1, _FIN_WAIT2 = 1, 4, 5
+_LISTEN = 10
 _STATES = 1 << _ESTABLISHED | 1 << _FIN_WAIT1 | 1 << _FIN_WAIT2
+_ALL_STATES = 0xFFF & ~(1 << _LISTEN)
 _HEADER = struct.Struct("=IHHII")
 # struct inet_diag_req_v2: family, protocol, extensions, padding, states; then struct inet_diag_sockid.
 _REQUEST = struct.Struct("=BBBxI")
@@ -77,6 +79,24 @@ def reset(pod_init: int, connections: Iterable[tuple[str, str]]) -> int:
             raise
         disconnect(pod_init, {one.inode for one in left})
     return len(left)
+
+
+def remove(pod_init: int, connections: Iterable[tuple[str, str]]) -> int:
+    """Remove what the kernel has left of these connections after their processes were killed; gives what it keeps.
+
+    A closed connection keeps its port for up to a minute (TIME_WAIT), and a restore could not bind it. Where the kernel
+    cannot destroy connections, only time removes them. Raises OSError, and ValueError for an end that is none.
+    """
+    wanted = {(endpoint(local), endpoint(remote)) for local, remote in connections}
+
+    def look() -> list[_Found]:
+        return [one for one in _connections(_ALL_STATES) if one.ends in wanted]
+
+    if not wanted or not (left := in_network_namespace(pod_init, look)):
+        return 0
+    with contextlib.suppress(OSError):
+        in_network_namespace(pod_init, lambda: _destroy(left))
+    return len(in_network_namespace(pod_init, look))
 
 
 def endpoint(text: str) -> Endpoint:
@@ -121,11 +141,11 @@ def _disconnect_one(pid: int, number: int) -> None:
         os.close(descriptor)
 
 
-def _connections() -> list[_Found]:
-    """All TCP connections of this network namespace from which more could come."""
+def _connections(states: int = _STATES) -> list[_Found]:
+    """All TCP connections of this network namespace in these states, by default those from which more could come."""
     found = []
     for family in (socket.AF_INET, socket.AF_INET6):
-        request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _STATES) + bytes(_IDENTITY.size)
+        request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, states) + bytes(_IDENTITY.size)
         # ENOENT: a kernel without this family.
         with _diagnosis() as netlink, contextlib.suppress(FileNotFoundError):
             netlink.send(_message(_SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST | _NLM_F_DUMP, request))
