@@ -14,6 +14,7 @@ from slurmckpt.config import Settings
 from slurmckpt.coordinator import node, rules, staging
 from slurmckpt.coordinator.journal import Journal
 from slurmckpt.coordinator.plan import Plan, Planner
+from slurmckpt.coordinator.recovery import events
 from slurmckpt.coordinator.rules import Rules
 from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.spec import JobSpec
@@ -122,6 +123,8 @@ async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | No
                 await incarnation.start_cold("--checkpoint-fresh asks for it")
             elif settings.restore.attempts == 0:
                 await incarnation.start_cold("restore.attempts is 0 on this node")
+            elif reason := events.unwanted(spec.recover(settings), journal.last_outcome):
+                await incarnation.start_cold(reason)
             else:
                 await incarnation.advance()
         return incarnation

@@ -19,6 +19,8 @@ from slurmckpt.coordinator.finished import ScriptEnd
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import PREFIX, Notices
 from slurmckpt.coordinator.pod import Pod
+from slurmckpt.coordinator.recovery import events
+from slurmckpt.coordinator.recovery.watch import Recovery
 from slurmckpt.coordinator.runner import StepRunner, run_directly
 from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.spec import JobSpec
@@ -78,11 +80,13 @@ class Job:
             self._script_end = ScriptEnd(begun, self.steps, self._slurm)
             begun.at_end = self._script_end.note
             self._incarnation = begun
-            self._runner = StepRunner(begun, self.steps, self.notices, self._numbers)
             self._checkpointer = Checkpointer(
                 begun, self.steps, self.notices, self._slurm, self._superseded, self._numbers
             )
-            self._work(self._checkpointer.keep_time())
+            recovery = Recovery(begun, self.steps, self.notices, self._slurm, self._checkpointer, self._numbers)
+            self._runner = StepRunner(begun, self.steps, self.notices, self._numbers, recovery.watch)
+            for work in (self._checkpointer.keep_time(), *recovery.works()):
+                self._work(work)
         except rules.Pointless as error:
             self.decline(str(error), error.quiet)
         except Exception as error:  # the tasks wait for us: whatever it is, they must run
@@ -183,32 +187,37 @@ class Job:
         with contextlib.suppress(SlurmckptError, OSError):
             await lease.check(begun.store, begun.files, begun.epoch)
             await begun.journal.stopped()
-            info = await self._info()
+            info, preempted = await self._info()
             state = frozenset() if info is None else info.state
             await lease.check(begun.store, begun.files, begun.epoch)
-            await begun.journal.ended(_outcome(state))
+            await begun.journal.ended(_outcome(state, preempted))
             if self._script_end is not None:
                 await self._script_end.settle(info)
             if states.over(state):
-                await begun.journal.gone(f"when it had ended ({_outcome(state)})")
+                await begun.journal.gone(f"when it had ended ({_outcome(state, preempted)})")
                 await retention.remove_all(begun.store, begun.files)
             await retention.forget(begun.store, begun.files, self.settings.store.record_days)
         await asyncio.to_thread(begun.files.close)
 
-    async def _info(self) -> JobInfo | None:
-        """What Slurm says of the job once it has decided what becomes of it; None when that is not known."""
+    async def _info(self) -> tuple[JobInfo | None, bool]:
+        """What Slurm says of the job once it has decided what becomes of it, None when that is not known.
+
+        And whether the job was preempted: Slurm forgets that when the last epilog, that of this node, has ended.
+        """
         if self._slurm is None:
-            return None
+            return None, False
+        preempted = False
         deadline = time.monotonic() + _DECISION_SECONDS
         try:
-            while states.undecided((info := await self._slurm.job(self.spec.job.job_id)).state):
-                if time.monotonic() > deadline:
-                    break
+            while True:
+                info = await self._slurm.job(self.spec.job.job_id)
+                preempted = preempted or bool(info.preempt_time)
+                if not states.undecided(info.state) or time.monotonic() > deadline:
+                    return info, preempted
                 await asyncio.sleep(_LOOK_SECONDS)
-            return info
         except SlurmckptError as error:
             log.warning("job %d: its state is not known, so its checkpoints stay: %s", self.spec.job.job_id, error)
-            return None
+            return None, preempted
 
     def status(self) -> dict[str, Any]:
         """What `slurmckpt status` asks of a running coordinator."""
@@ -266,8 +275,8 @@ class Job:
             log.error("job %d", self.spec.job.job_id, exc_info=error)
 
 
-def _outcome(state: frozenset[str]) -> str:
+def _outcome(state: frozenset[str], preempted: bool) -> str:
     """How an incarnation ended, in a word or two for `slurmckpt status`."""
     if states.coming_back(state):
-        return "requeued"
+        return events.PREEMPTED if preempted else "requeued"
     return " ".join(sorted(state - {"COMPLETING"})) or "unknown"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
+from slurmckpt.coordinator.recovery.events import LOST
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.errors import SlurmckptError, one_line
 from slurmckpt.slurm.port import JobInfo
@@ -50,7 +51,7 @@ class Journal:
     def mark_lost(kept: Record) -> None:
         """Attempts whose end nobody wrote: their nodes died or lost their network."""
         for lost in [attempt for attempt in kept.attempts if attempt.ended is None]:
-            lost.outcome = "lost"
+            lost.outcome = LOST
             for step in lost.steps:
                 step.state = "lost" if step.state == "running" else step.state
 
@@ -64,6 +65,11 @@ class Journal:
         """The checkpoint that this incarnation was restored from, when it has not taken a newer one; else None."""
         taken = any(note.epoch == self._attempt.epoch for note in self._record.checkpoints)
         return None if taken else self._attempt.restored_from
+
+    @property
+    def last_outcome(self) -> str | None:
+        """How the incarnation before this one ended, as far as that was written down."""
+        return self._record.attempts[-2].outcome if len(self._record.attempts) > 1 else None
 
     async def gone(self, why: str) -> None:
         """The job's checkpoints are being removed. why: the end of a sentence."""

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from slurmckpt import faults
@@ -32,16 +32,29 @@ from slurmckpt.units import format_seconds
 log = logging.getLogger(__name__)
 
 
+async def _nobody(step: Step, pod: Pod) -> None:
+    pass
+
+
 class StepRunner:
-    """Runs the steps of one incarnation. steps: all steps of the job on this node, by name."""
+    """Runs the steps of one incarnation. steps: all steps of the job on this node, by name.
+
+    started: told of each step that runs in a pod, restored or afresh.
+    """
 
     def __init__(
-        self, incarnation: Incarnation, steps: Mapping[str, Step], notices: Notices, numbers: StepNumbers
+        self,
+        incarnation: Incarnation,
+        steps: Mapping[str, Step],
+        notices: Notices,
+        numbers: StepNumbers,
+        started: Callable[[Step, Pod], Awaitable[None]] = _nobody,
     ) -> None:
         self._incarnation = incarnation
         self._steps = steps
         self._notices = notices
         self._numbers = numbers
+        self._started = started
         self._returning: Returning | None = None
         self._desk: Desk | None = None
 
@@ -99,6 +112,7 @@ class StepRunner:
             await run_directly(step, tasks)
             return
         if step.pod is not None:
+            await self._started(step, step.pod)
             await self._see_to_its_end(step, step.pod)
 
     async def _start(self, step: Step, tasks: Sequence[Task], groups: Sequence[int]) -> None:

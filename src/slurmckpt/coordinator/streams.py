@@ -106,6 +106,10 @@ class Streams:
             elif inode not in inodes and inode in self.kept_open:
                 os.close(self.kept_open.pop(inode))
 
+    def relayed_inodes(self) -> list[int]:
+        """The inodes of the pipes that shims relay."""
+        return [os.fstat(pipe).st_ino for pipe in self.relayed]
+
     def close(self) -> None:
         """Forget them."""
         given = [descriptor for descriptors in self.given.values() for descriptor in descriptors.values()]

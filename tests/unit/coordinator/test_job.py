@@ -248,15 +248,23 @@ def test_stop_ends_the_pods_before_it_waits_for_what_works_in_them(tmp_path: Pat
 class FakeSlurm:
     """states: what it says, each time the next, and the last for ever."""
 
-    def __init__(self, *states: str, error: SlurmckptError | None = None, later: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        *states: str,
+        error: SlurmckptError | None = None,
+        later: tuple[str, ...] = (),
+        preempt_time: float = 0.0,
+    ) -> None:
         self.states = [frozenset(states), *([frozenset(later)] if later else [])]
         self.error = error
+        self.preempt_time = preempt_time
 
     async def job(self, job_id: int) -> SimpleNamespace:
         assert job_id == 7
         if self.error is not None:
             raise self.error
-        return SimpleNamespace(state=self.states.pop(0) if len(self.states) > 1 else self.states[0])
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        return SimpleNamespace(state=state, preempt_time=self.preempt_time)
 
 
 def settled(
@@ -339,6 +347,11 @@ def test_a_job_that_is_ending_may_still_come_back(tmp_path: Path, monkeypatch: p
     """RequeueExit is looked at when the last node is done."""
     slurm = FakeSlurm("FAILED", "COMPLETING", later=("PENDING",))
     assert settled(tmp_path, monkeypatch, slurm) == ["stopped", "ended requeued"]
+
+
+def test_a_job_that_was_preempted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm("PENDING", "COMPLETING", later=("PENDING",), preempt_time=1795969689.0)
+    assert settled(tmp_path, monkeypatch, slurm) == ["stopped", "ended preempted"]
 
 
 @pytest.mark.parametrize("slurm", [None, FakeSlurm(error=SlurmError("slurmctld does not answer"))])

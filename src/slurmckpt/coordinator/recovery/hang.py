@@ -1,0 +1,124 @@
+"""A job that does nothing any more: no CPU time, no output. All ranks go back, in place, as after a crash.
+
+Off unless it is asked for: only who knows the program knows how long it may be silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmckpt.capture.processes import pod_processes
+from slurmckpt.coordinator import launchers
+from slurmckpt.coordinator.pod import Pod
+from slurmckpt.coordinator.recovery.crash import Attempts, Left
+from slurmckpt.coordinator.recovery.in_place import InPlace, Lost, Unfit
+from slurmckpt.coordinator.recovery.scene import Scene
+from slurmckpt.errors import SlurmckptError
+from slurmckpt.units import format_seconds
+
+log = logging.getLogger(__name__)
+
+_LOOKS = 10  # within hang_after
+# Threads that only wake up to look at the time use less than this fraction of a CPU, ranks that work use more.
+_IDLE = 0.001
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a job has done so far. cpu: seconds of all its processes. output: its files, by device and inode."""
+
+    cpu: float
+    output: frozenset[tuple[int, int, int, int]]
+    pods: frozenset[int]
+
+    def goes_beyond(self, before: Progress, seconds: float) -> bool:
+        """Whether the job has done anything in the `seconds` since `before`."""
+        worked = abs(self.cpu - before.cpu) > _IDLE * seconds + 1 / _TICKS
+        return worked or self.output != before.output or self.pods != before.pods
+
+
+class Hangs:
+    """Watches one job."""
+
+    def __init__(self, scene: Scene, in_place: InPlace, attempts: Attempts) -> None:
+        self._scene = scene
+        self._in_place = in_place
+        self._attempts = attempts
+        self._after = scene.incarnation.settings.recover.hang_after
+
+    async def run(self) -> None:
+        """Watch, until cancelled."""
+        if "hang" not in self._scene.events:
+            return
+        since, before = time.monotonic(), await asyncio.to_thread(self._measure)
+        while True:
+            await asyncio.sleep(self._after / _LOOKS)
+            now, current = time.monotonic(), await asyncio.to_thread(self._measure)
+            busy = not current.pods or self._scene.checkpointer.one_at_a_time.locked()
+            if busy or current.goes_beyond(before, now - since):
+                since, before = now, current
+            elif now - since >= self._after:
+                await self._recover()
+                since, before = time.monotonic(), await asyncio.to_thread(self._measure)
+
+    async def _recover(self) -> None:
+        scene = self._scene
+        newest = scene.checkpointer.newest
+        what = f"the job has used no CPU time and printed nothing for {format_seconds(self._after)}"
+        if reason := await scene.unhealthy():
+            # Suspended, most likely.
+            log.info("job %d: %s: not recovered: %s", scene.job_id, what, reason)
+            return
+        try:
+            self._attempts.check(what, newest.seq if newest else 0)
+        except Left as left:
+            await scene.tell(f"{left}; its tasks are killed")
+            for pod in self._pods():
+                pod.destroy()
+            return
+        try:
+            restored = await self._in_place.recover(None)
+        except Unfit as error:
+            await scene.tell(f"{what}: not recovered: {error}")
+        except Lost:
+            pass  # told by who lost them
+        else:
+            self._attempts.count(what, restored.seq)
+            await scene.note(f"{what}: all ranks were restored in place from #{restored.seq}")
+
+    def _pods(self) -> list[Pod]:
+        return [step.pod for step in self._scene.steps.values() if step.pod is not None and step.running]
+
+    def _measure(self) -> Progress:
+        cpu, pods = 0.0, self._pods()
+        descriptors = [holder.descriptor for step in list(self._scene.steps.values()) for holder in step.streams.files]
+        output = set()
+        borrowed = []
+        for pod in pods:
+            with contextlib.suppress(SlurmckptError):
+                cpu += sum(_cpu_seconds(process.pid) for process in pod_processes(pod.init_pid))
+                if pod.step == "batch":
+                    borrowed = [holder for one in launchers.find(pod) for holder in one.outputs()]
+        for descriptor in [*descriptors, *(holder.descriptor for holder in borrowed)]:
+            with contextlib.suppress(OSError):
+                status = os.fstat(descriptor)
+                output.add((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+        for holder in borrowed:
+            holder.close()
+        return Progress(cpu, frozenset(output), frozenset(pod.init_pid for pod in pods))
+
+
+def _cpu_seconds(pid: int) -> float:
+    """CPU time of a process and of its children that were waited for (fields 14 to 17 of /proc/PID/stat, proc(5))."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(int(word) for word in words[11:15]) / _TICKS

@@ -1,0 +1,305 @@
+"""Bring all ranks back to the last group checkpoint within the same allocation: same pods, same shims, same files.
+
+The processes of the pods are killed, files and /dev/shm go back to the boundary, CRIU restores every pod of the cut,
+and when all are there, all run. What Slurm knows of the tasks, their shims, goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurmckpt.capture import criu
+from slurmckpt.capture.drain import drain
+from slurmckpt.coordinator import held, launchers, network, outputs, restoring, shm
+from slurmckpt.coordinator.cut import CutAborted, Rendezvous
+from slurmckpt.coordinator.plan import Plan, Planner
+from slurmckpt.coordinator.pod import Pod, TaskState
+from slurmckpt.coordinator.proc import start_time
+from slurmckpt.coordinator.recovery.scene import Scene
+from slurmckpt.coordinator.step import Step
+from slurmckpt.coordinator.streams import OutputHolder, readable
+from slurmckpt.errors import SlurmckptError
+from slurmckpt.store.manifest import Manifest, StepImage
+from slurmckpt.units import format_seconds
+
+log = logging.getLogger(__name__)
+
+_DRAIN_SECONDS = 20.0
+# The kernel keeps the port of a closed connection for 60 s (TCP_TIMEWAIT_LEN in include/net/tcp.h).
+_PORT_SECONDS = 65.0
+_LOOK_SECONDS = 0.2
+
+
+class Unfit(SlurmckptError):
+    """Not possible, and nothing was changed: the message says why."""
+
+
+class Lost(SlurmckptError):
+    """The ranks were killed and could not be brought back. The message says why."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One pod that goes back."""
+
+    step: Step
+    pod: Pod
+    image: StepImage
+
+
+class InPlace:
+    """Restores the pods of one incarnation in place."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._shims: dict[int, int] = {}
+
+    def remember(self, step: Step) -> None:
+        """Know the shims of a step that has just started again, so that none is taken for another process later."""
+        for task in step.tasks.values():
+            with contextlib.suppress(OSError):
+                self._shims[task.shim_pid] = start_time(task.shim_pid)
+
+    async def recover(self, until: float | None) -> Manifest:
+        """Restore all ranks; gives the checkpoint that they came back from. Raises Unfit or Lost.
+
+        until: on the clock of time.monotonic(), when the ranks must have been killed: then exits that are held pass by
+        themselves, and the shims are gone. A checkpoint that is still being fetched or taken then is waited for
+        afterwards.
+        """
+        scene, incarnation = self._scene, self._scene.incarnation
+        newest = scene.checkpointer.newest
+        if newest is None:
+            raise Unfit("no checkpoint had been taken")
+        await asyncio.to_thread(self._parts, newest)
+        began = time.monotonic()
+        staging = incarnation.staging / "in-place"
+        planner = incarnation.planner.again(staging)
+        fetching = asyncio.ensure_future(planner.next())
+        locking = asyncio.ensure_future(scene.checkpointer.one_at_a_time.acquire())
+        plan: Plan | None = None
+        try:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            await asyncio.wait({fetching, locking}, timeout=left)
+            if fetching.done() and (plan := fetching.result()) is None:
+                raise Unfit(planner.cold_start_reason())
+            # Meanwhile somebody may have ended the job, or a step of it.
+            parts = await asyncio.to_thread(self._parts, plan.manifest if plan else newest)
+            if reason := await scene.unhealthy():
+                raise Unfit(reason)
+            self._check_shims(parts)
+            await self._kill(parts)
+            await locking
+            plan = plan or await fetching
+            restored = await self._bring_back(planner, plan, parts)
+        finally:
+            for future in (fetching, locking):
+                future.cancel()
+            await asyncio.gather(fetching, locking, return_exceptions=True)
+            if locking.done() and not locking.cancelled() and locking.exception() is None:
+                scene.checkpointer.one_at_a_time.release()
+            await asyncio.to_thread(shutil.rmtree, staging, True)
+        scene.checkpointer.newest = restored
+        seconds = time.monotonic() - began
+        log.info("job %d: restored in place from #%d in %s", scene.job_id, restored.seq, format_seconds(seconds))
+        return restored
+
+    def _parts(self, manifest: Manifest) -> list[_Part]:
+        """The pods that go back to this cut: all that run now, and no other. Raises Unfit."""
+        plan = self._scene.incarnation.plan
+        if plan is not None and plan.open_steps:
+            raise Unfit(f"step {min(plan.open_steps)} has not come back from #{plan.manifest.seq} yet")
+        parts = []
+        for image in manifest.steps:
+            step = self._scene.steps.get(image.step)
+            if step is None or step.pod is None or not step.running:
+                raise Unfit(f"step {image.step}, which #{manifest.seq} holds, runs no more")
+            if reason := restoring.mismatch(image, step):
+                raise Unfit(reason)
+            for saved in image.tasks:
+                if not saved.exited and step.pod.tasks[saved.index].status is not None:
+                    raise Unfit(f"task {saved.index} of step {step.name} has ended since #{manifest.seq}")
+            parts.append(_Part(step, step.pod, image))
+        names = {part.step.name for part in parts}
+        for step in self._scene.steps.values():
+            if step.name in names or not step.running or step.pod is None:
+                continue
+            # A script that waits in srun is not part of the cut: it goes on waiting.
+            if step.name != "batch" or not launchers.find(step.pod):
+                raise Unfit(f"step {step.name} is not part of #{manifest.seq}")
+        if any(part.step.name == "batch" and launchers.find(part.pod) for part in parts):
+            raise Unfit(f"the script has started an srun since #{manifest.seq}")
+        return parts
+
+    def _check_shims(self, parts: Sequence[_Part]) -> None:
+        """Raises Unfit when a shim that must go on is gone: its step was cancelled."""
+        for part in parts:
+            for saved in part.image.tasks:
+                if not saved.exited and not self._is_alive(part.step.tasks[saved.index].shim_pid):
+                    raise Unfit(f"step {part.step.name} is being ended by Slurm")
+
+    def _is_alive(self, shim_pid: int) -> bool:
+        try:
+            return start_time(shim_pid) == self._shims.get(shim_pid)
+        except OSError:
+            return False
+
+    async def _kill(self, parts: Sequence[_Part]) -> None:
+        # Before the last writer of a pipe dies: its shim must not see the end of it.
+        for part in parts:
+            part.step.streams.keep_open(set(part.step.streams.relayed_inodes()))
+        try:
+            await asyncio.gather(*(part.pod.kill_tasks() for part in parts))
+        except SlurmckptError as error:
+            raise await self._lose(parts, str(error)) from error
+
+    async def _bring_back(self, planner: Planner, plan: Plan | None, parts: Sequence[_Part]) -> Manifest:
+        """The ranks are dead. Raises Lost."""
+        attempts = self._scene.incarnation.settings.restore.attempts
+        reasons: list[str] = []
+        while plan is not None and len(reasons) < max(attempts, 1):
+            try:
+                parts = await asyncio.to_thread(self._parts, plan.manifest)
+                await self._restore(plan, parts)
+                return plan.manifest
+            except (SlurmckptError, OSError) as error:
+                log.warning("job %d: #%d cannot be restored in place: %s", self._scene.job_id, plan.manifest.seq, error)
+                reasons.append(f"#{plan.manifest.seq}: {error}")
+                with contextlib.suppress(SlurmckptError):
+                    await asyncio.gather(*(part.pod.kill_tasks() for part in parts))
+            plan = await planner.next()
+        raise await self._lose(parts, "; ".join([*reasons, *planner.refused]))
+
+    async def _lose(self, parts: Sequence[_Part], reason: str) -> Lost:
+        """End what cannot be brought back, with one line in its output."""
+        text = f"the ranks were killed to be restored in place, and could not be: {reason}"
+        await self._scene.tell(text)
+        for part in parts:
+            part.pod.destroy()
+        return Lost(text)
+
+    async def _restore(self, plan: Plan, parts: Sequence[_Part]) -> None:
+        """Bring all pods back from this checkpoint. Raises SlurmckptError or OSError."""
+        incarnation = self._scene.incarnation
+        inherited = {part.step.name: self._inheritance(plan, part) for part in parts}
+        await self._settle_output(parts)
+        for part in parts:
+            await _free_ports(part)
+        await self._put_back(plan, parts)
+        for part in parts:
+            _reset_tasks(part)
+        together = Rendezvous(len(parts), _nothing)
+        results = await asyncio.gather(
+            *(self._restore_one(plan, part, inherited[part.step.name], together) for part in parts),
+            return_exceptions=True,
+        )
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            raise next((each for each in failures if not isinstance(each, CutAborted)), failures[0])
+        for part in parts:
+            part.step.restored_from = plan.manifest.seq
+            if part.step.name == "batch":
+                # The script is where it was: what it has started and seen end since then it will start again.
+                self._scene.numbers.started = plan.manifest.steps_started
+                incarnation.finished[:] = plan.manifest.finished_steps
+
+    def _inheritance(self, plan: Plan, part: _Part) -> dict[str, int]:
+        """CRIU's key of each descriptor from outside -> ours. Raises Refused, PodError or OSError."""
+        inherit = restoring.inheritance(part.image, part.step.streams.given)
+        part.pod.reopen_status_pipe()
+        inherit[part.image.status_pipe] = part.pod.status_pipe
+        restoring.name_by_path(inherit, plan.manifest.outputs, part.image)
+        return inherit
+
+    async def _settle_output(self, parts: Sequence[_Part]) -> None:
+        """What the killed ranks had printed has reached its files before these are cut back."""
+        carriers = [part.step.carrier for part in parts if part.step.carrier]
+        carriers += [shim for part in parts for shim in part.step.streams.shims]
+        carriers += [launcher.pid for launcher in await asyncio.to_thread(self._launchers)]
+        with contextlib.ExitStack() as stack:
+            streams = [part.step.streams for part in parts]
+            pipes = [pipe for each in streams for pipe in stack.enter_context(readable(each.pipes))]
+            inputs = [pipe for each in streams for pipe in stack.enter_context(readable(each.inputs))]
+            drained = await drain(pipes, carriers, _DRAIN_SECONDS, inputs) if pipes else None
+        if drained is not None and not drained.ok:
+            await self._scene.note(f"output after the checkpoint may be there twice: {drained.reason}")
+
+    async def _put_back(self, plan: Plan, parts: Sequence[_Part]) -> None:
+        """Files and /dev/shm as they were at the boundary."""
+        incarnation = self._scene.incarnation
+        await incarnation.files.run(restoring.truncate_all, [file for part in parts for file in part.image.open_files])
+        if any(part.image.shm for part in parts):
+            await asyncio.to_thread(shm.fill, incarnation.shm, plan.directory / shm.ARCHIVE)
+        else:
+            await asyncio.to_thread(shm.clear, incarnation.shm)
+        borrowed = [each for one in await asyncio.to_thread(self._launchers) for each in one.outputs()]
+        try:
+            own = [holder for step in self._scene.steps.values() for holder in step.streams.files]
+            holders: list[OutputHolder] = [*own, *borrowed]
+            complaints = await outputs.put_back(plan.manifest.outputs, holders, plan.directory, incarnation.files)
+        finally:
+            for holder in borrowed:
+                holder.close()
+        for complaint in complaints:
+            await self._scene.note(complaint)
+
+    def _launchers(self) -> list[launchers.Launcher]:
+        """The sruns of a script that goes on."""
+        batch = self._scene.steps.get("batch")
+        return launchers.find(batch.pod) if batch is not None and batch.pod is not None and batch.running else []
+
+    async def _restore_one(self, plan: Plan, part: _Part, inherit: dict[str, int], together: Rendezvous) -> None:
+        incarnation, pod, image = self._scene.incarnation, part.pod, part.image
+        given = {(status.st_dev, status.st_ino) for each in inherit.values() if (status := os.fstat(each))}
+
+        async def connected() -> None:
+            outside = [(connection.local, connection.remote) for connection in image.outside]
+            try:
+                await asyncio.to_thread(network.reset, pod.init_pid, outside)
+            except OSError as error:
+                await self._scene.note(f"connections to the outside could not be reset: {error.strerror}")
+
+        async def restored() -> None:
+            await restoring.check_rights(pod, image.leader_pid, given, incarnation.files)
+            await together.arrive()
+            await pod.adopt_again(image.leader_pid, {one.index: one.pid for one in image.tasks if not one.exited})
+
+        target = criu.Target(incarnation.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups)
+        hooks = criu.RestoreHooks(restored, inherit, connected)
+        images = plan.directory / image.directory / "images"
+        try:
+            await criu.restore(incarnation.node.installation, target, images, hooks)
+        except BaseException:
+            together.abort()
+            raise
+        finally:
+            pod.close_status_pipe()
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def _free_ports(part: _Part) -> None:
+    """Wait until the ports of the image's connections can be bound again."""
+    connections = [(one.local, one.remote) for one in [*part.image.inside, *part.image.outside]]
+    deadline = time.monotonic() + _PORT_SECONDS
+    while await asyncio.to_thread(network.remove, part.pod.init_pid, connections) and time.monotonic() < deadline:
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _reset_tasks(part: _Part) -> None:
+    """The tasks as they were at the boundary; what their shims hold back belongs to it."""
+    step = part.step
+    for saved in part.image.tasks:
+        if not saved.exited:
+            part.pod.tasks[saved.index] = TaskState(saved.gtask, dict(step.tasks[saved.index].keys), saved.pid)
+            lines = {int(stream): bytes.fromhex(text) for stream, text in saved.held.items()}
+            held.write(step.streams.held[saved.index], lines)

@@ -1,0 +1,73 @@
+"""A job that Slurm preempts and requeues: a last checkpoint within its grace time.
+
+Slurm sends SIGCONT and SIGTERM to the job's steps at once and kills it when the grace time is over. SIGTERM is held
+until the checkpoint is committed, as ranks that die of it could not be captured any more. The batch script itself gets
+no signal: deadline.py asks for its sake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from dataclasses import dataclass
+
+from slurmckpt.coordinator.group import Skipped
+from slurmckpt.coordinator.pod import Held, Pod
+from slurmckpt.coordinator.recovery.scene import Scene
+from slurmckpt.store.lease import LeaseLost
+
+log = logging.getLogger(__name__)
+
+# As HOLD takes it: bit n-1 for signal n.
+SIGNALS = 1 << (signal.SIGTERM - 1)
+
+
+@dataclass(frozen=True)
+class HeldSignal:
+    """A signal that a task has not got yet."""
+
+    pod: Pod
+    held: Held
+
+
+class Preemption:
+    """Decides about the signals that are held."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._signals: asyncio.Queue[HeldSignal] = asyncio.Queue()
+        self._last: asyncio.Task[None] | None = None
+
+    def take(self, held: HeldSignal) -> None:
+        """A signal is held."""
+        self._signals.put_nowait(held)
+
+    async def run(self) -> None:
+        """Decide, until cancelled."""
+        while True:
+            signals = [await self._signals.get()]
+            try:
+                job = await self._scene.ask()
+                if job is not None and job.preempt_time and "RUNNING" in job.state:
+                    await self.take_last_checkpoint()
+            except Exception:  # a fault of ours must not keep a signal from the ranks
+                log.exception("job %d", self._scene.job_id)
+            while not self._signals.empty():
+                signals.append(self._signals.get_nowait())
+            for each in signals:
+                await each.pod.pass_on(each.held)
+
+    async def take_last_checkpoint(self) -> None:
+        """The job is being preempted: take its last checkpoint, once, whoever notices it; return when that is over."""
+        if self._last is None:
+            self._last = asyncio.create_task(self._take())
+        await asyncio.shield(self._last)
+
+    async def _take(self) -> None:
+        try:
+            manifest = await self._scene.checkpointer.take()
+        except (Skipped, LeaseLost) as error:
+            await self._scene.note(f"preempted, without a last checkpoint: {error}")
+        else:
+            await self._scene.note(f"preempted; the last checkpoint is #{manifest.seq}")
