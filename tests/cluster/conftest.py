@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import TREE, Cluster
+from tests.cluster.harness import DDP, STEPS, TRAIN, TREE, Cluster, training_lines
 
 HERE = Path(__file__).parent
 
@@ -33,6 +33,17 @@ def running_cluster() -> Cluster:
         ).stdout.strip()
     )
     return Cluster(home / "alice")
+
+
+@pytest.fixture(scope="session")
+def reference(running_cluster: Cluster) -> list[str]:
+    """The lines of an undisturbed training."""
+    directory = running_cluster.directory("reference")
+    job = running_cluster.submit(TRAIN.format(steps=STEPS), *DDP, name="reference", directory=directory)
+    assert job.wait_end() == "COMPLETED", job.output()
+    lines = training_lines(job)
+    assert len(lines) == STEPS + 2
+    return lines
 
 
 @pytest.fixture

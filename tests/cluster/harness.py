@@ -29,6 +29,13 @@ ENDED = (
     "DEADLINE",
     "PREEMPTED",
 )
+# The example training with two DDP ranks, and what it needs.
+TRAIN = """
+export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID)) USE_LIBUV=0
+srun -n2 python3 train.py --steps {steps} --width 32
+"""
+STEPS = 220
+DDP = ("--ntasks=2", "--mem=4000")
 
 
 def wait_for(what: str, probe: Callable[[], T | None], timeout: float = 60.0) -> T:
@@ -215,6 +222,17 @@ class Job:
 
 
 @contextmanager
+def settings(cluster: Cluster, text: str) -> Iterator[None]:
+    """The site's settings with these lines added."""
+    file = "/etc/slurmckpt/slurmckpt.toml"
+    cluster.root("ctl", f"cp {file} {file}.test && cat >>{file} <<'END'\n{text}\nEND")
+    try:
+        yield
+    finally:
+        cluster.root("ctl", f"mv {file}.test {file}")
+
+
+@contextmanager
 def drained(cluster: Cluster, nodes: Sequence[str]) -> Iterator[None]:
     """Keep new jobs off these nodes."""
     for node in nodes:
@@ -224,6 +242,16 @@ def drained(cluster: Cluster, nodes: Sequence[str]) -> Iterator[None]:
     finally:
         for node in nodes:
             cluster.root("ctl", f"scontrol update nodename={node} state=resume")
+
+
+def events(job: Job) -> list[str]:
+    """What the job's record says has happened."""
+    return [event["text"] for event in job.status().get("events", [])]
+
+
+def training_lines(job: Job) -> list[str]:
+    """The lines that the training itself printed."""
+    return re.findall(r"^(?:step|rank) .*$", job.output(), re.MULTILINE)
 
 
 def chain(count: int) -> list[str]:

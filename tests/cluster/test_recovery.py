@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, Job, chain, wait_for
-from tests.cluster.test_restore import reference
-
-__all__ = ["reference"]
+from tests.cluster.harness import DDP, STEPS, TRAIN, Cluster, Job, chain, events, settings, training_lines, wait_for
 
 MANUAL = "--checkpoint-interval=infinite"
-
-
-def events(job: Job) -> list[str]:
-    """What the job's record says has happened."""
-    return [event["text"] for event in job.status().get("events", [])]
 
 
 def kill(job: Job, command: str, signal: str = "KILL") -> None:
@@ -36,15 +27,12 @@ def wait_restored_in_place(job: Job, count: int = 1) -> list[str]:
     return wait_for(f"{count} restores in place of job {job.number}: {events(job)}", made, 90)
 
 
-@contextmanager
-def settings(cluster: Cluster, text: str) -> Iterator[None]:
-    """The site's settings with these lines added."""
-    file = "/etc/slurmckpt/slurmckpt.toml"
-    cluster.root("ctl", f"cp {file} {file}.test && cat >>{file} <<'END'\n{text}\nEND")
-    try:
-        yield
-    finally:
-        cluster.root("ctl", f"mv {file}.test {file}")
+def wait_lines(files: list[Path], count: int) -> None:
+    """Wait until each of these files has so many lines."""
+    wait_for(
+        f"{count} lines in {files}",
+        lambda: all(file.exists() and len(file.read_text().splitlines()) >= count for file in files),
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,3 +55,167 @@ def test_a_plain_program_that_is_killed(cluster: Cluster, directory: Path, scrip
     assert (directory / "own.txt").read_text().splitlines() == chain(100)
     assert len(job.status()["attempts"]) == 1
     assert job.info()["restart_cnt"] == 0
+
+
+def test_a_rank_of_a_step_that_is_killed(cluster: Cluster, directory: Path) -> None:
+    """Its output goes through pipes; the end of the dead rank's must not be seen by its shim."""
+    job = cluster.submit(
+        "srun -n2 --label python3 chain.py 100 0.1\necho end", MANUAL, "--ntasks=2", directory=directory
+    )
+    job.wait_output("^1: 10 ")
+    seq = job.checkpoint()
+    job.wait_output("^1: 25 ")
+    kill(job, "chain.py 100", "SEGV")
+    (found,) = wait_restored_in_place(job)
+    assert re.fullmatch(rf"task [01] of step 0 died of SIGSEGV: all ranks were restored in place from #{seq}", found)
+    assert job.wait_end() == "COMPLETED", job.output()
+    expected = sorted([f"{rank}: {line}" for rank in (0, 1) for line in chain(100)] + ["end"])
+    assert sorted(job.output().splitlines()) == expected
+
+
+def test_a_ddp_rank_that_is_killed_again_and_again(cluster: Cluster, directory: Path, reference: list[str]) -> None:
+    """Connections between the ranks come back although the kernel still knows the old ones."""
+    job = cluster.submit(TRAIN.format(steps=STEPS), MANUAL, *DDP, directory=directory)
+    for number in (1, 2):
+        job.wait_output(f"^step {number * 40} ")
+        job.checkpoint()
+        job.wait_output(f"^step {number * 40 + 20} ")
+        kill(job, "train.py")
+        wait_restored_in_place(job, number)
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert training_lines(job) == reference
+    assert len(job.status()["attempts"]) == 1
+
+
+def test_steps_side_by_side_go_back_together(cluster: Cluster, directory: Path) -> None:
+    script = "srun -n1 --exact -o a.out python3 chain.py 120 0.1 a.txt &\nsrun -n1 --exact -o b.out python3 chain.py 121 0.1 b.txt &\nwait"
+    job = cluster.submit(script, MANUAL, "--ntasks=2", directory=directory)
+    both = [directory / "a.txt", directory / "b.txt"]
+    wait_lines(both, 10)
+    seq = job.checkpoint()
+    wait_lines(both, 30)
+    kill(job, "chain.py 121")
+    (found,) = wait_restored_in_place(job)
+    assert found.endswith(f"died of SIGKILL: all ranks were restored in place from #{seq}")
+    assert job.wait_end() == "COMPLETED", job.output()
+    for name, count in (("a", 120), ("b", 121)):
+        assert (directory / f"{name}.out").read_text().splitlines() == chain(count)
+        assert (directory / f"{name}.txt").read_text().splitlines() == chain(count)
+
+
+def test_the_same_crash_twice_is_the_programs_own(cluster: Cluster, directory: Path) -> None:
+    job = cluster.submit("exec python3 faulty.py 100 0.1 40 SIGSEGV always", MANUAL, directory=directory)
+    job.wait_output("^10 ")
+    seq = job.checkpoint()
+    assert job.wait_end() == "FAILED", job.output()
+    assert job.info()["exit_code"]["signal"]["id"]["number"] == 11
+    said = (
+        f"task 0 of step batch died of SIGSEGV again after a restore from #{seq} in place:"
+        " this is the program's own failure, and is not recovered from"
+    )
+    assert job.output().splitlines() == [*chain(100)[:41], f"slurmckpt: {said}"]
+    assert events(job)[-1] == said
+
+
+def test_a_crash_that_comes_back_once_is_overcome(cluster: Cluster, directory: Path) -> None:
+    """A listed exit code is a crash, another one is not."""
+    job = cluster.submit("exec python3 faulty.py 60 0.1 40 exit-139 once", MANUAL, directory=directory)
+    other = cluster.submit("exec python3 faulty.py 60 0.1 40 exit-1 once", MANUAL, name="other", directory=directory)
+    for each in (job, other):
+        each.wait_output("^10 ")
+        each.checkpoint()
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert job.output().splitlines() == chain(60)
+    assert other.wait_end() == "FAILED"
+    assert other.info()["exit_code"]["return_code"]["number"] == 1
+    assert other.output().splitlines() == chain(60)[:41]
+    assert not any("restored in place" in text for text in events(other))
+
+
+def test_the_loss_of_memory_is_not_recovered_from(cluster: Cluster, directory: Path) -> None:
+    job = cluster.submit(
+        "srun -n1 python3 faulty.py 100 0.1 40 memory always\nexit $?", MANUAL, "--mem=600", directory=directory
+    )
+    job.wait_output("^10 ")
+    job.checkpoint()
+    assert job.wait_end() in ("FAILED", "OUT_OF_MEMORY"), job.output()
+    assert "slurmckpt: task 0 of step 0 died of SIGKILL: not recovered, as its step had no memory left" in job.output()
+    assert job.output().count("\n40 ") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["{job}"], ["--full", "{job}"], ["{job}.0"], ["--signal=KILL", "{job}"], ["--signal=USR1", "{job}.0"]],
+    ids=["job", "full", "step", "kill", "signal"],
+)
+def test_what_is_cancelled_stays_cancelled(cluster: Cluster, directory: Path, words: list[str]) -> None:
+    """However many ranks die of it, and whatever the job's state is meanwhile."""
+    job = cluster.submit("srun -n2 python3 chain.py 600 0.1", MANUAL, "--ntasks=2", directory=directory)
+    job.wait_output("^10 ")
+    job.checkpoint()
+    cluster.run("scancel", *(word.format(job=job.number) for word in words))
+    state = job.wait_end()
+    assert state == ("CANCELLED" if not any(".0" in word for word in words) else state)
+    assert not any("restored in place" in text for text in events(job))
+    assert "restored" not in job.output()
+
+
+def test_attempts_are_bounded(cluster: Cluster, directory: Path) -> None:
+    with settings(cluster, "[recover]\nattempts = 1"):
+        job = cluster.submit("exec python3 chain.py 600 0.1", MANUAL, directory=directory)
+        for number in (1, 2):
+            job.wait_output(f"^{number * 20} ")
+            job.checkpoint()
+            kill(job, "chain.py 600")
+            if number == 1:
+                wait_restored_in_place(job)
+        assert job.wait_end() == "FAILED"
+    said = (
+        "task 0 of step batch died of SIGKILL: not recovered: recover.attempts = 1 allows no further restore in place"
+    )
+    assert job.output().splitlines()[-1] == f"slurmckpt: {said}"
+
+
+def test_what_is_not_in_the_list_is_not_recovered(cluster: Cluster, directory: Path) -> None:
+    job = cluster.submit(
+        "exec python3 chain.py 600 0.1", MANUAL, "--checkpoint-recover=nodefail,hang", directory=directory
+    )
+    job.wait_output("^10 ")
+    job.checkpoint()
+    kill(job, "chain.py 600")
+    assert job.wait_end() == "FAILED"
+    assert "slurmckpt" not in job.output()
+
+
+def test_a_hang(cluster: Cluster, directory: Path) -> None:
+    with settings(cluster, '[recover]\nhang_after = "10s"'):
+        job = cluster.submit(
+            "srun -n1 python3 faulty.py 60 0.1 40 hang once\necho end",
+            MANUAL,
+            "--checkpoint-recover=hang",
+            directory=directory,
+        )
+        job.wait_output("^20 ")
+        seq = job.checkpoint()
+        (found,) = wait_restored_in_place(job)
+        assert found == (
+            f"the job has used no CPU time and printed nothing for 10 s: all ranks were restored in place from #{seq}"
+        )
+        assert job.wait_end() == "COMPLETED", job.output()
+    assert job.output().splitlines() == [*chain(60), "end"]
+
+
+def test_a_job_that_hangs_again_is_ended(cluster: Cluster, directory: Path) -> None:
+    """And one that is suspended does not hang."""
+    with settings(cluster, '[recover]\nhang_after = "10s"'):
+        job = cluster.submit(
+            "exec python3 faulty.py 60 0.1 40 hang always", MANUAL, "--checkpoint-recover=hang", directory=directory
+        )
+        job.wait_output("^20 ")
+        job.checkpoint()
+        assert job.wait_end() == "FAILED", job.output()
+    said = (
+        "the job has used no CPU time and printed nothing for 10 s again after a restore from #1 in place:"
+        " this is the program's own failure, and is not recovered from; its tasks are killed"
+    )
+    assert job.output().splitlines() == [*chain(60)[:41], f"slurmckpt: {said}"]

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, Job, chain, move, restored_from, wait_for
+from tests.cluster.harness import (
+    DDP,
+    STEPS,
+    TRAIN,
+    Cluster,
+    Job,
+    chain,
+    move,
+    restored_from,
+    training_lines,
+    wait_for,
+)
 
-TRAIN = """
-export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID)) USE_LIBUV=0
-srun -n2 python3 train.py --steps {steps} --width 32
-"""
 # Debian's PyTorch has no libuv, and torchrun asks for it wherever it makes a TCP store of its own; the workers' store obeys USE_LIBUV.
 TORCHRUN = """
 export USE_LIBUV=0 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 OMP_NUM_THREADS=1
 python3 -m torch.distributed.run --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=$PWD/rendezvous \\
     --rdzv-conf=store_type=file train.py --steps {steps} --width 32
 """
-STEPS = 220
-DDP = ("--ntasks=2", "--mem=4000")
-
-
-def training_lines(job: Job) -> list[str]:
-    """The lines that the training itself printed."""
-    return re.findall(r"^(?:step|rank) .*$", job.output(), re.MULTILINE)
-
-
-@pytest.fixture(scope="module")
-def reference(running_cluster: Cluster) -> list[str]:
-    """The lines of an undisturbed training."""
-    cluster = running_cluster
-    directory = cluster.directory("reference")
-    job = cluster.submit(TRAIN.format(steps=STEPS), *DDP, name="reference", directory=directory)
-    assert job.wait_end() == "COMPLETED", job.output()
-    lines = training_lines(job)
-    assert len(lines) == STEPS + 2
-    return lines
 
 
 @pytest.mark.parametrize("script", [TRAIN, TORCHRUN], ids=["srun", "torchrun"])

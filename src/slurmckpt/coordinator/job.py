@@ -57,6 +57,7 @@ class Job:
         self._runner: StepRunner | None = None
         self._checkpointer: Checkpointer | None = None
         self._script_end: ScriptEnd | None = None
+        self._recovery: Recovery | None = None
         self._declined = ""
         self._ready = asyncio.Event()
         self._working: set[asyncio.Task[None]] = set()
@@ -83,9 +84,9 @@ class Job:
             self._checkpointer = Checkpointer(
                 begun, self.steps, self.notices, self._slurm, self._superseded, self._numbers
             )
-            recovery = Recovery(begun, self.steps, self.notices, self._slurm, self._checkpointer, self._numbers)
-            self._runner = StepRunner(begun, self.steps, self.notices, self._numbers, recovery.watch)
-            for work in (self._checkpointer.keep_time(), *recovery.works()):
+            self._recovery = Recovery(begun, self.steps, self.notices, self._slurm, self._checkpointer, self._numbers)
+            self._runner = StepRunner(begun, self.steps, self.notices, self._numbers, self._recovery.watch)
+            for work in (self._checkpointer.keep_time(), *self._recovery.works()):
                 self._work(work)
         except rules.Pointless as error:
             self.decline(str(error), error.quiet)
@@ -168,6 +169,8 @@ class Job:
         for work in working:
             work.cancel()
         await asyncio.gather(*working, return_exceptions=True)
+        if self._recovery is not None:
+            await self._recovery.end()
         await self._end_pods()
         if self._runner is not None:
             await self._runner.close_script()
@@ -187,9 +190,10 @@ class Job:
         with contextlib.suppress(SlurmckptError, OSError):
             await lease.check(begun.store, begun.files, begun.epoch)
             await begun.journal.stopped()
-            info, preempted = await self._info()
+            info = await self._info()
             state = frozenset() if info is None else info.state
             await lease.check(begun.store, begun.files, begun.epoch)
+            preempted = self._recovery is not None and self._recovery.preempted
             await begun.journal.ended(_outcome(state, preempted))
             if self._script_end is not None:
                 await self._script_end.settle(info)
@@ -199,25 +203,20 @@ class Job:
             await retention.forget(begun.store, begun.files, self.settings.store.record_days)
         await asyncio.to_thread(begun.files.close)
 
-    async def _info(self) -> tuple[JobInfo | None, bool]:
-        """What Slurm says of the job once it has decided what becomes of it, None when that is not known.
-
-        And whether the job was preempted: Slurm forgets that when the last epilog, that of this node, has ended.
-        """
+    async def _info(self) -> JobInfo | None:
+        """What Slurm says of the job once it has decided what becomes of it; None when that is not known."""
         if self._slurm is None:
-            return None, False
-        preempted = False
+            return None
         deadline = time.monotonic() + _DECISION_SECONDS
         try:
             while True:
                 info = await self._slurm.job(self.spec.job.job_id)
-                preempted = preempted or bool(info.preempt_time)
                 if not states.undecided(info.state) or time.monotonic() > deadline:
-                    return info, preempted
+                    return info
                 await asyncio.sleep(_LOOK_SECONDS)
         except SlurmckptError as error:
             log.warning("job %d: its state is not known, so its checkpoints stay: %s", self.spec.job.job_id, error)
-            return None, preempted
+            return None
 
     def status(self) -> dict[str, Any]:
         """What `slurmckpt status` asks of a running coordinator."""

@@ -248,27 +248,23 @@ def test_stop_ends_the_pods_before_it_waits_for_what_works_in_them(tmp_path: Pat
 class FakeSlurm:
     """states: what it says, each time the next, and the last for ever."""
 
-    def __init__(
-        self,
-        *states: str,
-        error: SlurmckptError | None = None,
-        later: tuple[str, ...] = (),
-        preempt_time: float = 0.0,
-    ) -> None:
+    def __init__(self, *states: str, error: SlurmckptError | None = None, later: tuple[str, ...] = ()) -> None:
         self.states = [frozenset(states), *([frozenset(later)] if later else [])]
         self.error = error
-        self.preempt_time = preempt_time
 
     async def job(self, job_id: int) -> SimpleNamespace:
         assert job_id == 7
         if self.error is not None:
             raise self.error
-        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        return SimpleNamespace(state=state, preempt_time=self.preempt_time)
+        return SimpleNamespace(state=self.states.pop(0) if len(self.states) > 1 else self.states[0])
 
 
 def settled(
-    top: Path, monkeypatch: pytest.MonkeyPatch, slurm: FakeSlurm | None, lost_at: int | None = None
+    top: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    slurm: FakeSlurm | None,
+    lost_at: int | None = None,
+    preempted: bool = False,
 ) -> list[str]:
     """What settle() does. lost_at: which look at the lease finds a newer incarnation."""
     events: list[str] = []
@@ -304,6 +300,7 @@ def settled(
         job = new_job(top, slurm)
         files = SimpleNamespace(close=lambda: events.append("files closed"))
         job._incarnation = cast(Incarnation, SimpleNamespace(journal=Journal(), files=files, store=None, epoch=1))
+        job._recovery = cast(Any, SimpleNamespace(preempted=preempted))
         await job.settle()
 
     asyncio.run(scene())
@@ -350,8 +347,11 @@ def test_a_job_that_is_ending_may_still_come_back(tmp_path: Path, monkeypatch: p
 
 
 def test_a_job_that_was_preempted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm = FakeSlurm("PENDING", "COMPLETING", later=("PENDING",), preempt_time=1795969689.0)
-    assert settled(tmp_path, monkeypatch, slurm) == ["stopped", "ended preempted"]
+    slurm = FakeSlurm("PENDING", "COMPLETING", later=("PENDING",))
+    assert settled(tmp_path, monkeypatch, slurm, preempted=True) == ["stopped", "ended preempted"]
+    # In its grace time it has completed all the same: then it is over.
+    slurm = FakeSlurm("COMPLETED", "COMPLETING", later=("COMPLETED",))
+    assert settled(tmp_path, monkeypatch, slurm, preempted=True) == ["stopped", "ended COMPLETED", "images removed"]
 
 
 @pytest.mark.parametrize("slurm", [None, FakeSlurm(error=SlurmError("slurmctld does not answer"))])

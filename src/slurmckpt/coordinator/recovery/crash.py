@@ -68,7 +68,7 @@ class Attempts:
                 " recovered from"
             )
         if self.made >= self.allowed:
-            raise Left(f"{what}: not recovered, {self.made} restores in place are enough (recover.attempts)")
+            raise Left(f"{what}: not recovered: recover.attempts = {self.allowed} allows no further restore in place")
 
     def count(self, what: str, seq: int) -> None:
         """One was made."""
@@ -134,7 +134,7 @@ class Crashes:
 
     async def _decide(self, ends: list[End]) -> None:
         crash = next((end for end in ends if is_crash(end.status, self._codes)), None)
-        if crash is None:
+        if crash is None or asked_for(crash.status, crash.pod.delivered.get(crash.index, set())):
             return
         try:
             await self._recover(crash)
@@ -147,8 +147,6 @@ class Crashes:
         """All ranks go back. Raises Left or Lost."""
         scene, what = self._scene, str(crash)
         newest = scene.checkpointer.newest
-        if asked_for(crash.status, crash.pod.delivered.get(crash.index, set())):
-            raise Left(f"{what}, as it was asked to", aloud=False)
         if reason := await scene.unhealthy():
             raise Left(f"{what}: not recovered, as {reason}", aloud=False)
         if newest is None:

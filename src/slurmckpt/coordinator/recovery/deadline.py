@@ -89,7 +89,7 @@ class Deadline:
             pause = self._recover.look_every
             if self._grace is not None:
                 pause = min(pause, self._grace / _GRACE_PARTS)
-        if "timelimit" in self._scene.events and job.time_limit is not None and not self._why_no_chain(job):
+        if "timelimit" in self._scene.events and job.time_limit is not None:
             # Half of what is left, again and again: exact at the end, and cheap before.
             pause = min(pause, (self._act_at(job) - time.time()) / 2)
         return max(pause, _NEAR_SECONDS)
@@ -121,8 +121,9 @@ class Deadline:
         if time.time() < self._act_at(job):
             return False
         if why_not:
-            # A last checkpoint all the same: its owner, or an administrator, can requeue it by hand.
-            await self._last_checkpoint(job)
+            if job.requeue:
+                # A last checkpoint all the same: its owner can requeue it by hand.
+                await self._last_checkpoint(job)
             return True
         return await self._requeue(job)
 

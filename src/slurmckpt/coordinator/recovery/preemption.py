@@ -32,9 +32,10 @@ class HeldSignal:
 
 
 class Preemption:
-    """Decides about the signals that are held."""
+    """Decides about the signals that are held. noticed: the job has been preempted."""
 
     def __init__(self, scene: Scene) -> None:
+        self.noticed = False
         self._scene = scene
         self._signals: asyncio.Queue[HeldSignal] = asyncio.Queue()
         self._last: asyncio.Task[None] | None = None
@@ -60,6 +61,7 @@ class Preemption:
 
     async def take_last_checkpoint(self) -> None:
         """The job is being preempted: take its last checkpoint, once, whoever notices it; return when that is over."""
+        self.noticed = True
         if self._last is None:
             self._last = asyncio.create_task(self._take())
         await asyncio.shield(self._last)

@@ -50,12 +50,12 @@ class Scene:
         with contextlib.suppress(SlurmckptError, OSError):
             await self.incarnation.journal.event(text)
 
-    async def ask(self) -> JobInfo | None:
+    async def ask(self, seconds: float = ASK_SECONDS) -> JobInfo | None:
         """The job as Slurm sees it now; None when that cannot be known soon enough."""
         if self.slurm is None:
             return None
         try:
-            return await asyncio.wait_for(self.slurm.job(self.job_id), ASK_SECONDS)
+            return await asyncio.wait_for(self.slurm.job(self.job_id), seconds)
         except (SlurmckptError, asyncio.TimeoutError) as error:
             log.warning("job %d: Slurm does not say how it is: %s", self.job_id, error or "no answer")
             return None

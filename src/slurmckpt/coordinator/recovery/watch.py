@@ -22,6 +22,8 @@ from slurmckpt.errors import SlurmckptError
 from slurmckpt.slurm.port import SlurmPort
 from slurmckpt.store.manifest import Manifest
 
+_LAST_ASK_SECONDS = 1.5
+
 
 class Recovery:
     """Ties the events to the pods, the checkpoints and the job."""
@@ -48,6 +50,20 @@ class Recovery:
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run beside the job, each until cancelled."""
         return [self._crashes.run(), self._preemption.run(), self._deadline.run(), self._hangs.run()]
+
+    @property
+    def preempted(self) -> bool:
+        """Whether the job is known to have been preempted."""
+        return self._preemption.noticed
+
+    async def end(self) -> None:
+        """The job is ending, and its epilog waits for us. Why it ends is forgotten by Slurm as soon as that has ended.
+
+        A job that recovers from preemption has noticed it, or is restored in any case.
+        """
+        if "preempt" not in self.events:
+            job = await self._scene.ask(_LAST_ASK_SECONDS)
+            self._preemption.noticed = job is not None and bool(job.preempt_time)
 
     async def watch(self, step: Step, pod: Pod) -> None:
         """A step has been started, or restored, in this pod."""
