@@ -56,6 +56,7 @@ struct pod {
 	struct {
 		bool exits;		/* of tasks that end with a status other than 0 */
 		signal_mask signals;
+		int64_t patience;	/* in ms, then it passes by itself; 0: as HOLD_PATIENCE_MS says */
 	} hold;			/* what waits for the coordinator's word */
 	size_t expected;	/* tasks that LEADER has announced */
 	struct task *tasks;

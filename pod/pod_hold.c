@@ -9,8 +9,15 @@
 #ifndef HOLD_PATIENCE_MS
 #define HOLD_PATIENCE_MS 30000
 #endif
+/* The longest that it may ask for: a day, more than any grace time. */
+#define HOLD_PATIENCE_MAX_MS 86400000
 
 /* ---- holding ---- */
+
+static int64_t deadline(const struct pod *pod)
+{
+	return clock_ms() + (pod->hold.patience ? pod->hold.patience : HOLD_PATIENCE_MS);
+}
 
 bool hold_exit(struct pod *pod, struct task *task, int wait_status)
 {
@@ -20,7 +27,7 @@ bool hold_exit(struct pod *pod, struct task *task, int wait_status)
 	if (holds) {
 		task->exit_held = true;
 		task->held_status = wait_status;
-		task->exit_deadline = clock_ms() + HOLD_PATIENCE_MS;
+		task->exit_deadline = deadline(pod);
 	}
 	return holds;
 }
@@ -44,7 +51,7 @@ bool hold_signal(struct pod *pod, struct task *task, int number)
 	/* the same one again, while it is held, counts once, as a pending signal does */
 	if (holds && !(task->held & bit)) {
 		task->held |= bit;
-		task->signal_deadlines[number - 1] = clock_ms() + HOLD_PATIENCE_MS;
+		task->signal_deadlines[number - 1] = deadline(pod);
 		post_held(pod, task, number);
 	}
 	return holds;
@@ -152,16 +159,31 @@ int hold_patience(const struct pod *pod)
 
 /* ---- the coordinator's messages ---- */
 
+/* From now on, and for what is held. */
+static void set_patience(struct pod *pod, int64_t patience)
+{
+	pod->hold.patience = patience;
+	for (size_t i = 0; i < pod->task_count && patience; i++) {
+		pod->tasks[i].exit_deadline = deadline(pod);
+		for (int number = 1; number <= SIGNAL_MAX; number++)
+			pod->tasks[i].signal_deadlines[number - 1] = deadline(pod);
+	}
+}
+
 int hold_take_policy(struct pod *pod, const struct message *message, struct reason *reason)
 {
 	const char *exits = message_value(message, "exits");
-	uint64_t signals;
+	bool has_patience = message_value(message, "patience");
+	uint64_t signals, patience = 0;
 
 	if (!exits || (strcmp(exits, "yes") && strcmp(exits, "no")))
 		return refuse(reason, "HOLD needs exits=, yes or no");
 	if (!parse_number(message_value(message, "signals"), 16, SIGNALS_ALL, &signals))
 		return refuse(reason, "HOLD needs signals=, a hexadecimal mask");
+	if (has_patience && (!message_number(message, "patience", HOLD_PATIENCE_MAX_MS, &patience) || patience == 0))
+		return refuse(reason, "HOLD: patience= is not a number of milliseconds from 1 to %d", HOLD_PATIENCE_MAX_MS);
 	hold_set(pod, !strcmp(exits, "yes"), signals);
+	set_patience(pod, (int64_t)patience);
 	return 0;
 }
 

@@ -111,7 +111,9 @@ def test_a_preempted_job_takes_a_last_checkpoint(cluster: Cluster, directory: Pa
         assert restored_from(job) == 1
         assert job.wait_end() == "COMPLETED", job.output()
     expected = [f"{rank}: {line}" for rank in (0, 1) for line in chain(600)] if "srun" in script else chain(600)
-    assert sorted(job.output().splitlines()) == sorted(expected)
+    # Slurm itself says in the output when it sends the signal.
+    lines = [line for line in job.output().splitlines() if "DUE to SIGNAL Terminated" not in line]
+    assert sorted(lines) == sorted(expected)
     assert [attempt["outcome"] for attempt in job.status()["attempts"]] == ["preempted", "COMPLETED"]
 
 
@@ -131,7 +133,7 @@ echo ready; for ((i = 0; i < 400; i++)); do sleep 0.1; done; echo done'"""
         assert restored_from(job) == 1
         assert job.wait_end() == "COMPLETED", job.output()
     assert [hit.read_text() for hit in hits] == ["TERM\n", "TERM\n"]
-    assert job.output().splitlines() == ["ready", "ready", "done", "done"]
+    assert re.findall("^(?:ready|done)$", job.output(), re.MULTILINE) == ["ready", "ready", "done", "done"]
 
 
 def test_a_signal_that_is_no_preemption_is_not_kept(cluster: Cluster, directory: Path) -> None:
@@ -172,7 +174,8 @@ def down(cluster: Cluster, node: str) -> None:
 
 
 def up(cluster: Cluster, node: str) -> None:
-    cluster.root("ctl", f"scontrol update nodename={node} state=RESUME")
+    # Where ReturnToService lets it, the node has come back by itself.
+    cluster.root("ctl", f"scontrol update nodename={node} state=RESUME", check=False)
 
 
 @pytest.mark.parametrize("how", ["down", "reboot", "power"])

@@ -223,12 +223,16 @@ class Pod:
             await channel.send("SHIM", [("index", index), ("pid", pid)])
         await channel.send("GO")
 
-    async def hold(self, exits: bool, signals: int) -> None:
+    async def hold(self, exits: bool, signals: int, patience: float | None = None) -> None:
         """From now on hold ends of tasks with another status than 0, and these signals (bit n-1 for signal n).
 
-        What is held is passed by itself after 30 s, or when the coordinator ends. Lost when the pod has ended.
+        What is held is passed by itself after `patience` seconds (30 by default; counted from now for what is held
+        already), or when the coordinator ends. Lost when the pod has ended.
         """
-        await self._tell("HOLD", [("exits", "yes" if exits else "no"), ("signals", f"{signals:x}")])
+        pairs: list[tuple[str, object]] = [("exits", "yes" if exits else "no"), ("signals", f"{signals:x}")]
+        if patience is not None:
+            pairs.append(("patience", max(1, round(patience * 1000))))
+        await self._tell("HOLD", pairs)
 
     async def pass_on(self, held: Held) -> None:
         """Let the shim have the exit, or the task the signal, that is held; nothing when it is held no more."""

@@ -231,6 +231,27 @@ def test_a_held_end_passes_by_itself(coordinator: FakeCoordinator, impatient: Pa
     pod.expect("DONE")
 
 
+def test_the_coordinator_says_how_long_it_may_take(coordinator: FakeCoordinator) -> None:
+    """For what is held already, and for what will be."""
+    pod, shim = held_task(coordinator, shell("exit 3"), 3 << 8)
+    since = time.monotonic()
+    pod.wire.send("HOLD", exits="yes", signals="0", patience=300)
+    assert values(pod, "PASSED") == {"index": "0"}
+    assert 0.3 <= time.monotonic() - since < 20
+    assert shim.finish()[0] == 3
+
+    shim = coordinator.started_shim(SLEEP)
+    pod = coordinator.pod(shim)
+    pod.wire.send("HOLD", exits="no", signals=mask(signal.SIGTERM), patience=300)
+    pod.lead([shim])
+    since = time.monotonic()
+    shim.signal(signal.SIGTERM)
+    assert values(pod, "HELD") == {"index": "0", "n": "15"}
+    assert values(pod, "PASSED") == {"index": "0", "n": "15"}
+    assert 0.3 <= time.monotonic() - since < 20
+    assert shim.finish()[0] == -signal.SIGTERM
+
+
 # Signals
 
 

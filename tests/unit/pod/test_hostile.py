@@ -285,6 +285,14 @@ CONTROL = {
     "say nothing": (pack("SAY"), "SAY needs text="),
     "hold nothing": (pack("HOLD"), "HOLD needs exits=, yes or no"),
     "hold some exits": (pack("HOLD", [("exits", "some"), ("signals", 0)]), "HOLD needs exits=, yes or no"),
+    "hold for ever": (
+        pack("HOLD", [("exits", "no"), ("signals", 0), ("patience", 0)]),
+        "HOLD: patience= is not a number of milliseconds from 1 to 86400000",
+    ),
+    "hold for years": (
+        pack("HOLD", [("exits", "no"), ("signals", 0), ("patience", 86400001)]),
+        "HOLD: patience= is not a number of milliseconds from 1 to 86400000",
+    ),
     "hold no signals": (pack("HOLD", [("exits", "no")]), "HOLD needs signals=, a hexadecimal mask"),
     "hold a number": (
         pack("HOLD", [("exits", "no"), ("signals", "0x1")]),

@@ -10,17 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from dataclasses import dataclass
 
 from slurmckpt.coordinator.group import Skipped
 from slurmckpt.coordinator.pod import Held, Pod
 from slurmckpt.coordinator.recovery.scene import Scene
+from slurmckpt.slurm.port import JobInfo
 from slurmckpt.store.lease import LeaseLost
 
 log = logging.getLogger(__name__)
 
 # As HOLD takes it: bit n-1 for signal n.
 SIGNALS = 1 << (signal.SIGTERM - 1)
+
+# Of the grace time: what is left to the ranks for an end of their own. And the most that pod init holds a signal.
+_RESERVE_SECONDS = 5.0
+_LONGEST_SECONDS = 86000.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class Preemption:
             try:
                 job = await self._scene.ask()
                 if job is not None and job.preempt_time and "RUNNING" in job.state:
+                    await self._prolong(job)
                     await self.take_last_checkpoint()
             except Exception:  # a fault of ours must not keep a signal from the ranks
                 log.exception("job %d", self._scene.job_id)
@@ -58,6 +65,14 @@ class Preemption:
                 signals.append(self._signals.get_nowait())
             for each in signals:
                 await each.pod.pass_on(each.held)
+
+    async def _prolong(self, job: JobInfo) -> None:
+        """A large job's checkpoint may take most of the grace time: the signal can wait for it."""
+        left = min(job.end_time - time.time() - _RESERVE_SECONDS, _LONGEST_SECONDS)
+        for step in list(self._scene.steps.values()):
+            if step.pod is None or not step.running:
+                continue
+            await step.pod.hold("crash" in self._scene.events, SIGNALS, left if left > _RESERVE_SECONDS else None)
 
     async def take_last_checkpoint(self) -> None:
         """The job is being preempted: take its last checkpoint, once, whoever notices it; return when that is over."""
