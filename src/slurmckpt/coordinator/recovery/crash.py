@@ -15,10 +15,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from slurmckpt.coordinator.pod import Held, Pod
-from slurmckpt.coordinator.recovery.in_place import InPlace, Lost, Unfit
+from slurmckpt.coordinator.recovery.in_place import InPlace, Lost
 from slurmckpt.coordinator.recovery.oom import OomKills
 from slurmckpt.coordinator.recovery.scene import Scene
 from slurmckpt.coordinator.step import Step
+from slurmckpt.errors import SlurmckptError
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +158,9 @@ class Crashes:
         self._attempts.check(what, newest.seq)
         try:
             restored = await self._in_place.recover(crash.time + _DECIDE_SECONDS)
-        except Unfit as error:
+        except Lost:
+            raise
+        except SlurmckptError as error:
             raise Left(f"{what}: not recovered: {error}") from error
         self._attempts.count(what, restored.seq)
         await scene.note(f"{what}: all ranks were restored in place from #{restored.seq}")

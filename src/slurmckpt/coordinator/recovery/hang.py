@@ -17,7 +17,7 @@ from slurmckpt.capture.processes import pod_processes
 from slurmckpt.coordinator import launchers
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.recovery.crash import Attempts, Left
-from slurmckpt.coordinator.recovery.in_place import InPlace, Lost, Unfit
+from slurmckpt.coordinator.recovery.in_place import InPlace, Lost
 from slurmckpt.coordinator.recovery.scene import Scene
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.units import format_seconds
@@ -85,10 +85,10 @@ class Hangs:
             return
         try:
             restored = await self._in_place.recover(None)
-        except Unfit as error:
-            await scene.tell(f"{what}: not recovered: {error}")
         except Lost:
             pass  # told by who lost them
+        except SlurmckptError as error:
+            await scene.tell(f"{what}: not recovered: {error}")
         else:
             self._attempts.count(what, restored.seq)
             await scene.note(f"{what}: all ranks were restored in place from #{restored.seq}")

@@ -68,7 +68,8 @@ class InPlace:
                 self._shims[task.shim_pid] = start_time(task.shim_pid)
 
     async def recover(self, until: float | None) -> Manifest:
-        """Restore all ranks; gives the checkpoint that they came back from. Raises Unfit or Lost.
+        """Restore all ranks; gives the checkpoint that they came back from. Raises Lost; Unfit or another
+        SlurmckptError when nothing was changed.
 
         until: on the clock of time.monotonic(), when the ranks must have been killed: then exits that are held pass by
         themselves, and the shims are gone. A checkpoint that is still being fetched or taken then is waited for
@@ -84,32 +85,54 @@ class InPlace:
         planner = incarnation.planner.again(staging)
         fetching = asyncio.ensure_future(planner.next())
         locking = asyncio.ensure_future(scene.checkpointer.one_at_a_time.acquire())
-        plan: Plan | None = None
         try:
             left = None if until is None else max(0.0, until - time.monotonic())
             await asyncio.wait({fetching, locking}, timeout=left)
-            if fetching.done() and (plan := fetching.result()) is None:
-                raise Unfit(planner.cold_start_reason())
-            # Meanwhile somebody may have ended the job, or a step of it.
-            parts = await asyncio.to_thread(self._parts, plan.manifest if plan else newest)
-            if reason := await scene.unhealthy():
-                raise Unfit(reason)
-            self._check_shims(parts)
-            await self._kill(parts)
-            await locking
-            plan = plan or await fetching
-            restored = await self._bring_back(planner, plan, parts)
+            parts = await self._last_look(planner, fetching, newest)
+            for part in parts:
+                # Before the last writer of a pipe dies: its shim must not see the end of it.
+                part.step.streams.keep_open(part.step.streams.relayed_inodes())
+            try:
+                await self._kill(parts)
+                await locking
+                restored = await self._bring_back(planner, fetching, parts)
+            except BaseException:
+                # Nothing may be left waiting for ranks that do not come back.
+                for part in parts:
+                    part.pod.destroy()
+                raise
         finally:
             for future in (fetching, locking):
                 future.cancel()
             await asyncio.gather(fetching, locking, return_exceptions=True)
-            if locking.done() and not locking.cancelled() and locking.exception() is None:
+            if not locking.cancelled() and locking.exception() is None:
                 scene.checkpointer.one_at_a_time.release()
             await asyncio.to_thread(shutil.rmtree, staging, True)
         scene.checkpointer.newest = restored
         seconds = time.monotonic() - began
         log.info("job %d: restored in place from #%d in %s", scene.job_id, restored.seq, format_seconds(seconds))
         return restored
+
+    async def _last_look(
+        self, planner: Planner, fetching: asyncio.Future[Plan | None], newest: Manifest
+    ) -> list[_Part]:
+        """What goes back, if it still can: meanwhile the job, or a step of it, may have been ended. Raises Unfit."""
+        if fetching.done():
+            try:
+                plan = fetching.result()
+            except (SlurmckptError, OSError) as error:
+                raise Unfit(str(error)) from error
+            if plan is None:
+                raise Unfit(planner.cold_start_reason())
+            newest = plan.manifest
+        parts = await asyncio.to_thread(self._parts, newest)
+        if reason := await self._scene.unhealthy():
+            raise Unfit(reason)
+        for part in parts:
+            for saved in part.image.tasks:
+                if not saved.exited and not self._is_alive(part.step.tasks[saved.index].shim_pid):
+                    raise Unfit(f"step {part.step.name} is being ended by Slurm")
+        return parts
 
     def _parts(self, manifest: Manifest) -> list[_Part]:
         """The pods that go back to this cut: all that run now, and no other. Raises Unfit."""
@@ -138,13 +161,6 @@ class InPlace:
             raise Unfit(f"the script has started an srun since #{manifest.seq}")
         return parts
 
-    def _check_shims(self, parts: Sequence[_Part]) -> None:
-        """Raises Unfit when a shim that must go on is gone: its step was cancelled."""
-        for part in parts:
-            for saved in part.image.tasks:
-                if not saved.exited and not self._is_alive(part.step.tasks[saved.index].shim_pid):
-                    raise Unfit(f"step {part.step.name} is being ended by Slurm")
-
     def _is_alive(self, shim_pid: int) -> bool:
         try:
             return start_time(shim_pid) == self._shims.get(shim_pid)
@@ -152,29 +168,30 @@ class InPlace:
             return False
 
     async def _kill(self, parts: Sequence[_Part]) -> None:
-        # Before the last writer of a pipe dies: its shim must not see the end of it.
-        for part in parts:
-            part.step.streams.keep_open(set(part.step.streams.relayed_inodes()))
         try:
             await asyncio.gather(*(part.pod.kill_tasks() for part in parts))
         except SlurmckptError as error:
             raise await self._lose(parts, str(error)) from error
 
-    async def _bring_back(self, planner: Planner, plan: Plan | None, parts: Sequence[_Part]) -> Manifest:
+    async def _bring_back(
+        self, planner: Planner, fetching: asyncio.Future[Plan | None], parts: Sequence[_Part]
+    ) -> Manifest:
         """The ranks are dead. Raises Lost."""
-        attempts = self._scene.incarnation.settings.restore.attempts
+        attempts = max(self._scene.incarnation.settings.restore.attempts, 1)
         reasons: list[str] = []
-        while plan is not None and len(reasons) < max(attempts, 1):
-            try:
-                parts = await asyncio.to_thread(self._parts, plan.manifest)
-                await self._restore(plan, parts)
-                return plan.manifest
-            except (SlurmckptError, OSError) as error:
-                log.warning("job %d: #%d cannot be restored in place: %s", self._scene.job_id, plan.manifest.seq, error)
-                reasons.append(f"#{plan.manifest.seq}: {error}")
-                with contextlib.suppress(SlurmckptError):
+        try:
+            plan = await fetching
+            while plan is not None and len(reasons) < attempts:
+                try:
+                    await self._restore(plan, await asyncio.to_thread(self._parts, plan.manifest))
+                    return plan.manifest
+                except (SlurmckptError, OSError) as error:
+                    log.warning("job %d: #%d is not restored: %s", self._scene.job_id, plan.manifest.seq, error)
+                    reasons.append(f"#{plan.manifest.seq}: {error}")
                     await asyncio.gather(*(part.pod.kill_tasks() for part in parts))
-            plan = await planner.next()
+                plan = await planner.next()
+        except (SlurmckptError, OSError) as error:
+            reasons.append(str(error))
         raise await self._lose(parts, "; ".join([*reasons, *planner.refused]))
 
     async def _lose(self, parts: Sequence[_Part], reason: str) -> Lost:

@@ -81,6 +81,12 @@ class Preemption:
             self._last = asyncio.create_task(self._take())
         await asyncio.shield(self._last)
 
+    async def end(self) -> None:
+        """The job is ending: give up what is under way."""
+        if self._last is not None:
+            self._last.cancel()
+            await asyncio.gather(self._last, return_exceptions=True)
+
     async def _take(self) -> None:
         try:
             manifest = await self._scene.checkpointer.take()

@@ -61,6 +61,7 @@ class Recovery:
 
         A job that recovers from preemption has noticed it, or is restored in any case.
         """
+        await self._preemption.end()
         if "preempt" not in self.events:
             job = await self._scene.ask(_LAST_ASK_SECONDS)
             self._preemption.noticed = job is not None and bool(job.preempt_time)
