@@ -51,6 +51,7 @@ class Hangs:
         self._scene = scene
         self._in_place = in_place
         self._attempts = attempts
+        self._said = ""
         self._after = scene.incarnation.settings.recover.hang_after
 
     async def run(self) -> None:
@@ -88,7 +89,9 @@ class Hangs:
         except Lost:
             pass  # told by who lost them
         except SlurmckptError as error:
-            await scene.tell(f"{what}: not recovered: {error}")
+            if str(error) != self._said:
+                self._said = str(error)
+                await scene.tell(f"{what}: not recovered: {error}")
         else:
             self._attempts.count(what, restored.seq)
             await scene.note(f"{what}: all ranks were restored in place from #{restored.seq}")
