@@ -128,6 +128,21 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(tmp_path, monkeypatch)
 
 
+def test_what_is_remembered_of_checkpoints(stage: Stage) -> None:
+    told: list[int] = []
+
+    async def committed(manifest: Any) -> None:
+        told.append(manifest.seq)
+
+    stage.checkpointer.committed.append(committed)
+    assert stage.checkpointer.newest is None
+    for _ in range(7):
+        asyncio.run(stage.checkpointer.take())
+    assert told == [1, 2, 3, 4, 5, 6, 7]
+    assert stage.checkpointer.newest is not None and stage.checkpointer.newest.seq == 7
+    assert len(stage.checkpointer.seconds) == 5 and all(1.0 <= each < 2 for each in stage.checkpointer.seconds)
+
+
 def test_a_checkpoint(stage: Stage) -> None:
     manifest = asyncio.run(stage.checkpointer.take())
     assert (manifest.seq, manifest.epoch, manifest.job_id, manifest.node, manifest.attempt) == (1, 3, 7, "n1", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pwd
 from collections.abc import Callable, Iterator
@@ -133,6 +134,20 @@ def test_a_site_that_does_not_restore(site: Site) -> None:
     site.attempts = 0
     site.begin()
     assert site.begin().cold_start == "restore.attempts is 0 on this node"
+
+
+def test_a_lost_node_that_is_not_to_be_recovered_from(site: Site) -> None:
+    """Nobody wrote the end of the first one. After an end that was written, the job is restored as ever."""
+    site.begin()
+    begun = site.begin(recover=frozenset({"crash"}))
+    assert begun.cold_start == (
+        "the node of the last incarnation was lost, and nodefail is not among the events that this job recovers from"
+        " (crash)"
+    )
+    kept = json.loads(begun.store.record.read_text())
+    kept["attempts"][-1].update(ended=1.0, outcome="requeued")
+    begun.store.record.write_text(json.dumps(kept))
+    assert site.begin(recover=frozenset({"crash"})).cold_start == "no checkpoint had been taken"
 
 
 def test_a_job_on_several_nodes(site: Site) -> None:

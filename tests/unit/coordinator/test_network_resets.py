@@ -29,6 +29,7 @@ for number in range(3):
     while len(one.recv(6, socket.MSG_PEEK)) < 6: pass
     one.settimeout(0.2); other.settimeout(0.2)
     ends.append((one, other))
+ours = [one.getsockname()[:2] for one, _ in ends]
 def shown(one):
     host, port = one.getsockname()[:2]
     host = host.removeprefix("::ffff:")
@@ -40,9 +41,24 @@ for line in sys.stdin:
     try:
         if which == "new":
             socket.create_connection((address, 7000), 1).close(); found.append("accepted")
+            one = ends[int(number)][0]
+            while piece := one.recv(100): found.append(piece.decode())
+            found.append("end")
+        if which == "close":
+            # Both ends have been read, so they part in order, and the kernel keeps the first for a minute.
+            for one in ends[int(number)]: one.close()
+            found.append("closed")
+        if which == "bind":
+            # As CRIU does it: the very port, with nothing that would excuse the old connection.
+            host, port = ours[int(number)]
+            with socket.socket(family) as one: one.bind((host, port))
+            found.append("bound")
+        if found: raise LookupError
         one = ends[int(number)][which == "theirs"]
         while piece := one.recv(100): found.append(piece.decode())
         found.append("end")
+    except LookupError:
+        pass
     except OSError as error:
         found.append(type(error).__name__)
     print(*found, flush=True)
@@ -136,8 +152,36 @@ def test_a_kernel_that_cannot_destroy(pod: Pod, monkeypatch: pytest.MonkeyPatch)
     assert pod.ask("ours", 2) == "unread TimeoutError"
 
 
+def test_what_the_kernel_keeps_of_a_closed_connection_is_removed(pod: Pod) -> None:
+    """Otherwise its port could not be bound again for a minute."""
+    for number in (0, 1):
+        assert pod.ask("ours", number).startswith("unread")
+        assert pod.ask("theirs", number) == "TimeoutError"
+        assert pod.ask("close", number) == "closed"
+        assert pod.ask("bind", number) == "OSError"
+    local, remote = pair(pod, 0)
+    assert resets.remove(pod.init, [(local, remote), (remote, local)]) == 0
+    assert pod.ask("bind", 0) == "bound"
+    # Only what was named.
+    assert pod.ask("bind", 1) == "OSError"
+    assert pod.ask("ours", 2) == "unread TimeoutError"
+    assert resets.remove(pod.init, [(local, remote)]) == 0
+
+
+def test_a_kernel_that_keeps_it(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(connections: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(resets, "_destroy", refused)
+    assert pod.ask("ours", 0).startswith("unread")
+    assert pod.ask("theirs", 0) == "TimeoutError"
+    assert pod.ask("close", 0) == "closed"
+    assert resets.remove(pod.init, [pair(pod, 0)]) == 1
+
+
 def test_nothing_to_reset() -> None:
     assert resets.reset(1, []) == 0
+    assert resets.remove(1, []) == 0
 
 
 @given(st.ip_addresses(), st.integers(1, 65535))

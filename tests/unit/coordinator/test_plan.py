@@ -144,3 +144,14 @@ def test_the_image_of_a_step_is_given_until_it_is_restored(store: World, tmp_pat
 def test_whether_the_script_runs_from_its_top(store: World, tmp_path: Path, steps: list[str], again: bool) -> None:
     manifest = replace(store.manifest(1), steps=[image(step=step) for step in steps])
     assert Plan(manifest, tmp_path).runs_script_again is again
+
+
+def test_from_the_newest_on_again(store: World, tmp_path: Path) -> None:
+    """For a restore in place: with a place of its own, beside a plan that is still in use."""
+    store.publish(1, CONTENTS)
+    plans = planner(store, tmp_path)
+    first = asyncio.run(plans.next())
+    again = asyncio.run(plans.again(tmp_path / "other").next())
+    assert first is not None and again is not None
+    assert (first.manifest.seq, again.manifest.seq) == (1, 1)
+    assert first.directory.exists() and again.directory == tmp_path / "other" / "restore" / "1"

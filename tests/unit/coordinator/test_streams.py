@@ -89,6 +89,53 @@ def test_which_descriptors_are_kept(tmp_path: Path) -> None:
             os.close(descriptor)
 
 
+def test_what_a_task_was_given_can_be_given_again(tmp_path: Path) -> None:
+    """Without an end of a pipe being kept for it."""
+    with no_descriptor_is_lost():
+        out = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
+        reader, writer = os.pipe()
+        streams = Streams()
+        keep(streams, {1: out, 2: writer})
+        os.close(writer)
+        assert os.read(reader, 1) == b""
+        assert list(streams.given) == [2]
+        os.write(streams.given[2][1], b"12")
+        assert os.lseek(out, 0, os.SEEK_CUR) == 2
+        # As CRIU opens it.
+        again = os.open(f"/proc/self/fd/{streams.given[2][2]}", os.O_WRONLY)
+        os.write(again, b"34")
+        assert os.read(reader, 2) == b"34"
+        streams.close()
+        assert streams.given == {}
+        for descriptor in (out, reader, again):
+            os.close(descriptor)
+
+
+def test_a_relayed_pipe_that_is_kept_open_does_not_end() -> None:
+    with no_descriptor_is_lost():
+        streams = Streams()
+        ends = [os.pipe() for _ in range(2)]
+        for reader, writer in ends:
+            os.set_blocking(reader, False)
+            streams.relayed.append(os.open(f"/proc/self/fd/{writer}", os.O_PATH))
+            os.close(writer)
+        (one, other), inodes = [reader for reader, _ in ends], streams.relayed_inodes()
+        streams.keep_open(inodes[:1])
+        streams.keep_open(inodes[:1])
+        with pytest.raises(BlockingIOError):
+            os.read(one, 1)
+        assert os.read(other, 1) == b""
+        streams.keep_open([])
+        assert os.read(one, 1) == b""
+        streams.keep_open(inodes)
+        for pipe in streams.relayed:
+            os.close(pipe)
+        streams.close()
+        assert os.read(one, 1) == os.read(other, 1) == b""
+        for reader, _ in ends:
+            os.close(reader)
+
+
 def test_a_kept_file_shares_the_offset_of_the_task(tmp_path: Path) -> None:
     out = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
     streams = Streams()
