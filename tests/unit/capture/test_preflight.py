@@ -57,13 +57,15 @@ client = socket.create_connection(server.getsockname())
 accepted = server.accept()
 waiting = socket.create_connection(server.getsockname())  # never accepted
 threading.Thread(target=signal.pause, daemon=True).start()
-ready()
+ready(f"{client.getsockname()[1]} {server.getsockname()[1]}")
 """
     )
     found = look(pod)
     assert found.refusals == []
     assert found.external == []
     assert found.outside == []
+    client, server = (f"127.0.0.1:{port}" for port in pod.report.split())
+    assert {(client, server), (server, client)} <= set(found.inside)
     assert found.addresses == []
     assert found.notes == []
     assert found.processes[0].ns_pid == 2
@@ -316,6 +318,7 @@ def test_a_tcp_connection_to_outside_is_reported_not_refused(make_pod: MakePod) 
             found = look(pod)
             assert found.refusals == []
             (connection,) = found.outside
+            assert found.inside == []
             assert (connection.local, connection.remote) == (f"127.0.0.1:{pod.report}", f"127.0.0.1:{port}")
             assert (connection.pid, f"({connection.comm})", connection.state) == (pod.leader, PYTHON, 1)
             descriptor = os.readlink(f"/proc/{pod.leader}/fd/" + find_socket(pod.leader))
