@@ -97,7 +97,7 @@ async def restore(
     if stand is not None:
         inherit |= stand.inherit
     if image.script_path != step.script_file.path:
-        await _move_script(directory / "images", image.script_path, step.script_file.path)
+        await move_script(directory / "images", image.script_path, step.script_file.path)
     await truncate(pod, image.open_files, restorer.files)
     if image.shm and not plan.filled_shm:
         await asyncio.to_thread(shm.fill, restorer.shm, plan.directory / shm.ARCHIVE)
@@ -174,7 +174,7 @@ async def restore(
     return network.notes
 
 
-async def _move_script(images: Path, old: str, new: str) -> None:
+async def move_script(images: Path, old: str, new: str) -> None:
     """The same script lies elsewhere on this node; shells have it open. Raises Refused."""
     try:
         await asyncio.to_thread(fileimages.rename, images, old, new)

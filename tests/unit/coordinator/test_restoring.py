@@ -50,7 +50,7 @@ def test_another_script(path: str, digest: str, same: bool) -> None:
 
 def test_an_image_in_which_the_path_of_the_script_cannot_be_changed(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"^the path of the batch script cannot be changed in the image: .*files\.img"):
-        asyncio.run(restoring._move_script(tmp_path, "/a/script", "/b/script"))
+        asyncio.run(restoring.move_script(tmp_path, "/a/script", "/b/script"))
 
 
 def inherit(saved: dict[int, dict[str, str]], now: dict[int, list[int]]) -> dict[str, int]:

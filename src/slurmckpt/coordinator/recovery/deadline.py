@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 
-from slurmckpt.coordinator.group import Skipped
+from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.recovery.preemption import Preemption
 from slurmckpt.coordinator.recovery.scene import Scene
 from slurmckpt.errors import SlurmckptError

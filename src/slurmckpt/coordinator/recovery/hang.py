@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurmckpt.capture.processes import pod_processes
-from slurmckpt.coordinator import launchers
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.recovery.crash import Attempts, Left
 from slurmckpt.coordinator.recovery.in_place import InPlace, Lost
 from slurmckpt.coordinator.recovery.scene import Scene
+from slurmckpt.coordinator.streams import files_written_by
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.units import format_seconds
 
@@ -103,12 +103,11 @@ class Hangs:
         cpu, pods = 0.0, self._pods()
         descriptors = [holder.descriptor for step in list(self._scene.steps.values()) for holder in step.streams.files]
         output = set()
-        borrowed = []
+        script = self._scene.incarnation.script
+        borrowed = [holder for one in (script.running() if script else []) for holder in files_written_by(one.pid, "")]
         for pod in pods:
             with contextlib.suppress(SlurmckptError):
                 cpu += sum(_cpu_seconds(process.pid) for process in pod_processes(pod.init_pid))
-                if pod.step == "batch":
-                    borrowed = [holder for one in launchers.find(pod) for holder in one.outputs()]
         for descriptor in [*descriptors, *(holder.descriptor for holder in borrowed)]:
             with contextlib.suppress(OSError):
                 status = os.fstat(descriptor)

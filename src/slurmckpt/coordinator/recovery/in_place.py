@@ -17,14 +17,16 @@ from dataclasses import dataclass
 
 from slurmckpt.capture import criu
 from slurmckpt.capture.drain import drain
-from slurmckpt.coordinator import held, launchers, network, outputs, restoring, shm
+from slurmckpt.coordinator import held, network, outputs, restoring, shm
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
 from slurmckpt.coordinator.plan import Plan, Planner
 from slurmckpt.coordinator.pod import Pod, TaskState
 from slurmckpt.coordinator.proc import start_time
 from slurmckpt.coordinator.recovery.scene import Scene
+from slurmckpt.coordinator.recovery.sruns import Sruns
+from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.step import Step
-from slurmckpt.coordinator.streams import OutputHolder, readable
+from slurmckpt.coordinator.streams import OutputHolder, files_written_by, readable
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.store.manifest import Manifest, StepImage
 from slurmckpt.units import format_seconds
@@ -84,34 +86,57 @@ class InPlace:
         staging = incarnation.staging / "in-place"
         planner = incarnation.planner.again(staging)
         fetching = asyncio.ensure_future(planner.next())
-        locking = asyncio.ensure_future(scene.checkpointer.one_at_a_time.acquire())
+        locks = contextlib.AsyncExitStack()
+        locking = asyncio.ensure_future(self._lock(locks))
         try:
             left = None if until is None else max(0.0, until - time.monotonic())
             await asyncio.wait({fetching, locking}, timeout=left)
             parts = await self._last_look(planner, fetching, newest)
-            for part in parts:
-                # Before the last writer of a pipe dies: its shim must not see the end of it.
-                part.step.streams.keep_open(part.step.streams.relayed_inodes())
-            try:
-                await self._kill(parts)
-                await locking
-                restored = await self._bring_back(planner, fetching, parts)
-            except BaseException:
-                # Nothing may be left waiting for ranks that do not come back.
-                for part in parts:
-                    part.pod.destroy()
-                raise
+            with contextlib.ExitStack() as held_on:
+                sruns = await asyncio.to_thread(self._hold_on, parts, held_on)
+                try:
+                    await self._kill(parts)
+                    await locking
+                    restored = await self._bring_back(planner, fetching, parts, sruns)
+                except BaseException:
+                    # Nothing may be left waiting for ranks that do not come back.
+                    for part in parts:
+                        part.pod.destroy()
+                    raise
         finally:
             for future in (fetching, locking):
                 future.cancel()
             await asyncio.gather(fetching, locking, return_exceptions=True)
-            if not locking.cancelled() and locking.exception() is None:
-                scene.checkpointer.one_at_a_time.release()
+            await locks.aclose()
             await asyncio.to_thread(shutil.rmtree, staging, True)
         scene.checkpointer.newest = restored
         seconds = time.monotonic() - began
         log.info("job %d: restored in place from #%d in %s", scene.job_id, restored.seq, format_seconds(seconds))
         return restored
+
+    async def _lock(self, locks: contextlib.AsyncExitStack) -> None:
+        """No checkpoint is taken meanwhile, and no step begins."""
+        await locks.enter_async_context(self._scene.checkpointer.one_at_a_time)
+        await locks.enter_async_context(self._scene.incarnation.starting)
+
+    def _hold_on(self, parts: Sequence[_Part], stack: contextlib.ExitStack) -> Sruns | None:
+        """What lives on must not see that the ranks are gone. Gives the sruns of a script that goes back.
+
+        Raises Unfit or OSError.
+        """
+        sruns = None
+        for part in parts:
+            if part.step.name == "batch":
+                try:
+                    sruns = Sruns(self._scene.incarnation.script, part.step, part.pod)
+                    stack.callback(sruns.close)
+                    sruns.match(part.image)
+                except (SlurmckptError, OSError) as error:
+                    raise Unfit(str(error)) from error
+        for part in parts:
+            # Before the last writer of a pipe dies: its shim must not see the end of it.
+            part.step.streams.keep_open(part.step.streams.relayed_inodes())
+        return sruns
 
     async def _last_look(
         self, planner: Planner, fetching: asyncio.Future[Plan | None], newest: Manifest
@@ -139,10 +164,11 @@ class InPlace:
         plan = self._scene.incarnation.plan
         if plan is not None and plan.open_steps:
             raise Unfit(f"step {min(plan.open_steps)} has not come back from #{plan.manifest.seq} yet")
+        running = {step.name: step for step in list(self._scene.steps.values()) if step.running}
         parts = []
         for image in manifest.steps:
-            step = self._scene.steps.get(image.step)
-            if step is None or step.pod is None or not step.running:
+            step = running.pop(image.step, None)
+            if step is None or step.pod is None:
                 raise Unfit(f"step {image.step}, which #{manifest.seq} holds, runs no more")
             if reason := restoring.mismatch(image, step):
                 raise Unfit(reason)
@@ -150,15 +176,11 @@ class InPlace:
                 if not saved.exited and step.pod.tasks[saved.index].status is not None:
                     raise Unfit(f"task {saved.index} of step {step.name} has ended since #{manifest.seq}")
             parts.append(_Part(step, step.pod, image))
-        names = {part.step.name for part in parts}
-        for step in self._scene.steps.values():
-            if step.name in names or not step.running or step.pod is None:
-                continue
-            # A script that waits in srun is not part of the cut: it goes on waiting.
-            if step.name != "batch" or not launchers.find(step.pod):
-                raise Unfit(f"step {step.name} is not part of #{manifest.seq}")
-        if any(part.step.name == "batch" and launchers.find(part.pod) for part in parts):
-            raise Unfit(f"the script has started an srun since #{manifest.seq}")
+        # A script that could not be captured goes on, and so does what others have started.
+        script_goes_on = all(image.step != "batch" for image in manifest.steps)
+        others = [name for name, step in running.items() if step.launch or (name == "batch" and not script_goes_on)]
+        if others:
+            raise Unfit(f"step {min(others)} is not part of #{manifest.seq}")
         return parts
 
     def _is_alive(self, shim_pid: int) -> bool:
@@ -174,7 +196,7 @@ class InPlace:
             raise await self._lose(parts, str(error)) from error
 
     async def _bring_back(
-        self, planner: Planner, fetching: asyncio.Future[Plan | None], parts: Sequence[_Part]
+        self, planner: Planner, fetching: asyncio.Future[Plan | None], parts: Sequence[_Part], sruns: Sruns | None
     ) -> Manifest:
         """The ranks are dead. Raises Lost."""
         attempts = max(self._scene.incarnation.settings.restore.attempts, 1)
@@ -183,7 +205,7 @@ class InPlace:
             plan = await fetching
             while plan is not None and len(reasons) < attempts:
                 try:
-                    await self._restore(plan, await asyncio.to_thread(self._parts, plan.manifest))
+                    await self._restore(plan, await asyncio.to_thread(self._parts, plan.manifest), sruns)
                     return plan.manifest
                 except (SlurmckptError, OSError) as error:
                     log.warning("job %d: #%d is not restored: %s", self._scene.job_id, plan.manifest.seq, error)
@@ -202,10 +224,9 @@ class InPlace:
             part.pod.destroy()
         return Lost(text)
 
-    async def _restore(self, plan: Plan, parts: Sequence[_Part]) -> None:
+    async def _restore(self, plan: Plan, parts: Sequence[_Part], sruns: Sruns | None) -> None:
         """Bring all pods back from this checkpoint. Raises SlurmckptError or OSError."""
-        incarnation = self._scene.incarnation
-        inherited = {part.step.name: self._inheritance(plan, part) for part in parts}
+        inherited = {part.step.name: self._inheritance(plan, part, sruns) for part in parts}
         await self._settle_output(parts)
         for part in parts:
             await _free_ports(part)
@@ -214,7 +235,7 @@ class InPlace:
             _reset_tasks(part)
         together = Rendezvous(len(parts), _nothing)
         results = await asyncio.gather(
-            *(self._restore_one(plan, part, inherited[part.step.name], together) for part in parts),
+            *(self._restore_one(plan, part, inherited[part.step.name], together, sruns) for part in parts),
             return_exceptions=True,
         )
         failures = [result for result in results if isinstance(result, BaseException)]
@@ -225,21 +246,23 @@ class InPlace:
             if part.step.name == "batch":
                 # The script is where it was: what it has started and seen end since then it will start again.
                 self._scene.numbers.started = plan.manifest.steps_started
-                incarnation.finished[:] = plan.manifest.finished_steps
 
-    def _inheritance(self, plan: Plan, part: _Part) -> dict[str, int]:
-        """CRIU's key of each descriptor from outside -> ours. Raises Refused, PodError or OSError."""
+    def _inheritance(self, plan: Plan, part: _Part, sruns: Sruns | None) -> dict[str, int]:
+        """CRIU's key of each descriptor from outside -> ours. Raises SlurmckptError or OSError."""
         inherit = restoring.inheritance(part.image, part.step.streams.given)
         part.pod.reopen_status_pipe()
         inherit[part.image.status_pipe] = part.pod.status_pipe
         restoring.name_by_path(inherit, plan.manifest.outputs, part.image)
+        if part.step.name == "batch" and sruns is not None:
+            sruns.match(part.image)
+            inherit |= sruns.inherit(part.image)
         return inherit
 
     async def _settle_output(self, parts: Sequence[_Part]) -> None:
         """What the killed ranks had printed has reached its files before these are cut back."""
         carriers = [part.step.carrier for part in parts if part.step.carrier]
         carriers += [shim for part in parts for shim in part.step.streams.shims]
-        carriers += [launcher.pid for launcher in await asyncio.to_thread(self._launchers)]
+        carriers += [launch.pid for launch in self._launches()]
         with contextlib.ExitStack() as stack:
             streams = [part.step.streams for part in parts]
             pipes = [pipe for each in streams for pipe in stack.enter_context(readable(each.pipes))]
@@ -251,12 +274,13 @@ class InPlace:
     async def _put_back(self, plan: Plan, parts: Sequence[_Part]) -> None:
         """Files and /dev/shm as they were at the boundary."""
         incarnation = self._scene.incarnation
-        await incarnation.files.run(restoring.truncate_all, [file for part in parts for file in part.image.open_files])
+        for part in parts:
+            await restoring.truncate(part.pod, part.image.open_files, incarnation.files)
         if any(part.image.shm for part in parts):
             await asyncio.to_thread(shm.fill, incarnation.shm, plan.directory / shm.ARCHIVE)
         else:
             await asyncio.to_thread(shm.clear, incarnation.shm)
-        borrowed = [each for one in await asyncio.to_thread(self._launchers) for each in one.outputs()]
+        borrowed = [each for one in self._launches() for each in files_written_by(one.pid, f"srun/{one.step}")]
         try:
             own = [holder for step in self._scene.steps.values() for holder in step.streams.files]
             holders: list[OutputHolder] = [*own, *borrowed]
@@ -267,12 +291,14 @@ class InPlace:
         for complaint in complaints:
             await self._scene.note(complaint)
 
-    def _launchers(self) -> list[launchers.Launcher]:
-        """The sruns of a script that goes on."""
-        batch = self._scene.steps.get("batch")
-        return launchers.find(batch.pod) if batch is not None and batch.pod is not None and batch.running else []
+    def _launches(self) -> list[Launch]:
+        """The sruns of the script, which go on."""
+        script = self._scene.incarnation.script
+        return script.running() if script is not None else []
 
-    async def _restore_one(self, plan: Plan, part: _Part, inherit: dict[str, int], together: Rendezvous) -> None:
+    async def _restore_one(
+        self, plan: Plan, part: _Part, inherit: dict[str, int], together: Rendezvous, sruns: Sruns | None
+    ) -> None:
         incarnation, pod, image = self._scene.incarnation, part.pod, part.image
         given = {(status.st_dev, status.st_ino) for each in inherit.values() if (status := os.fstat(each))}
 
@@ -285,6 +311,9 @@ class InPlace:
 
         async def restored() -> None:
             await restoring.check_rights(pod, image.leader_pid, given, incarnation.files)
+            if part.step.name == "batch" and sruns is not None:
+                await asyncio.to_thread(sruns.meet, image, pod.init_pid)
+                sruns.forget_later(plan.manifest.launches_started)
             await together.arrive()
             await pod.adopt_again(image.leader_pid, {one.index: one.pid for one in image.tasks if not one.exited})
 
@@ -292,6 +321,8 @@ class InPlace:
         hooks = criu.RestoreHooks(restored, inherit, connected)
         images = plan.directory / image.directory / "images"
         try:
+            if image.script_path != part.step.script_file.path:
+                await restoring.move_script(images, image.script_path, part.step.script_file.path)
             await criu.restore(incarnation.node.installation, target, images, hooks)
         except BaseException:
             together.abort()

@@ -13,7 +13,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from slurmckpt.coordinator.group import Skipped
+from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.pod import Held, Pod
 from slurmckpt.coordinator.recovery.scene import Scene
 from slurmckpt.slurm.port import JobInfo

@@ -147,6 +147,8 @@ class Stage:
             journal=SimpleNamespace(event=event),
             epoch=1,
             plan=None,
+            script=None,
+            starting=asyncio.Lock(),
             staging=top,
         )
         self.scene = Scene(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slurmckpt.config import Recover
-from slurmckpt.coordinator.group import Skipped
+from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.recovery import deadline as deadlines
 from slurmckpt.coordinator.recovery.deadline import Deadline
 from slurmckpt.coordinator.recovery.preemption import Preemption

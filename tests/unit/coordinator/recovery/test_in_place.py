@@ -12,15 +12,15 @@ from typing import Any, cast
 
 import pytest
 
-from slurmckpt.coordinator import launchers
-from slurmckpt.coordinator.launchers import Launcher
 from slurmckpt.coordinator.plan import Plan
 from slurmckpt.coordinator.recovery.in_place import InPlace, Lost, Unfit
+from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import Refused, StoreError
 from slurmckpt.store.manifest import Manifest
 from tests.unit.coordinator.parts import channels, image, saved_task, task
 from tests.unit.coordinator.recovery.stage import SpokenPod, Stage
+from tests.unit.coordinator.script.world import payload
 
 
 class FakePlanner:
@@ -54,7 +54,6 @@ class Scenery(Stage):
     def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(top, tasks=2)
         self.top = top
-        self.sruns: list[Launcher] = []
         self.planner = FakePlanner(self)
         self.incarnation.planner = self.planner
         self.in_place = InPlace(self.scene)
@@ -64,17 +63,17 @@ class Scenery(Stage):
         self.manifests = {seq: replace(self.checkpointer.manifest(seq), steps=images) for seq in (1, 2, 3)}
         self.checkpointer.newest = self.manifests[1]
         self.planner.found = [self.manifests[1]]
-        monkeypatch.setattr(launchers, "find", lambda pod: self.sruns if pod.step == "batch" else [])
         monkeypatch.setattr(self.in_place, "_restore", self._restore)
 
-    async def _restore(self, plan: Plan, parts: Any) -> None:
+    async def _restore(self, plan: Plan, parts: Any, sruns: Any) -> None:
         self.restored.append(plan.manifest.seq)
         if self.errors:
             raise self.errors.pop(0)
 
-    def add(self, name: str) -> SpokenPod:
+    def add(self, name: str, started_by_script: bool = True) -> SpokenPod:
         pod = SpokenPod(name)
-        self.steps[name] = Step(name, 1, 1, pod=pod, argv_digest="d" * 64)
+        launch = Launch(0, payload([]), {}, "", "") if started_by_script and name != "batch" else None
+        self.steps[name] = Step(name, 1, 1, pod=pod, argv_digest="d" * 64, launch=launch)
         return pod
 
     def recover(self, before: Callable[[], None] = lambda: None, until: float | None = None) -> Manifest:
@@ -122,11 +121,12 @@ def test_the_older_one_when_the_newest_fails(stage: Scenery) -> None:
     assert stage.checkpointer.newest == stage.manifests[2]
 
 
-def test_a_script_that_waits_in_srun_goes_on(stage: Scenery) -> None:
-    script = stage.add("batch")
-    stage.sruns = [Launcher(1, "x")]
+def test_what_is_not_captured_goes_on(stage: Scenery) -> None:
+    """A script that no image can hold, and a step that somebody else has started."""
+    others = [stage.add("batch"), stage.add("1", started_by_script=False)]
     stage.recover()
-    assert (stage.pod.told, script.told) == (["kill"], [])
+    assert stage.pod.told == ["kill"]
+    assert [pod.told for pod in others] == [[], []]
 
 
 def test_nothing_to_go_back_to(stage: Scenery) -> None:
@@ -167,24 +167,17 @@ def test_another_step_runs_by_now(stage: Scenery) -> None:
     assert stage.unfit() == "step 1 is not part of #1"
 
 
-def test_a_script_that_has_gone_on(stage: Scenery) -> None:
-    """It would be captured itself now: the step is no longer what the job does."""
+def test_a_step_that_has_begun_since(stage: Scenery) -> None:
     stage.add("batch")
-    assert stage.unfit() == "step batch is not part of #1"
-
-
-def test_a_script_that_has_started_an_srun_since(stage: Scenery) -> None:
-    stage.add("batch")
-    del stage.steps["0"]
     manifest = replace(stage.manifests[1], steps=[image([saved_task()], step="batch")])
     stage.checkpointer.newest, stage.planner.found = manifest, [manifest]
-    stage.sruns = [Launcher(1, "x")]
-    assert stage.unfit() == "the script has started an srun since #1"
+    stage.step.launch = Launch(0, payload([]), {}, "", "")
+    assert stage.unfit() == "step 0 is not part of #1"
 
 
 def test_another_command(stage: Scenery) -> None:
     stage.step.argv_digest = "e" * 64
-    assert stage.unfit().startswith("step 0 ran another command")
+    assert stage.unfit() == "step 0 is '' now, and was './train.py'"
 
 
 def test_a_restore_that_is_not_complete(stage: Scenery) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmckpt.coordinator.group import Skipped
+from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.pod import Held
 from slurmckpt.coordinator.recovery.preemption import HeldSignal, Preemption
 from tests.unit.coordinator.recovery.stage import Stage, until
