@@ -121,7 +121,7 @@ def _check(waiting: StandIn, processes: Iterable[Process], given: set[tuple[int,
     for number in launch.payload.numbers("fds"):
         status = os.stat(f"{procfs.PROC}/{pid}/fd/{number}")
         if stat.S_ISFIFO(status.st_mode):
-            raise Bound(f"srun {launch.number} holds a pipe of the script (descriptor {number})")
+            raise Bound(f"srun {launch.number} of the script holds a pipe of it (descriptor {number})")
         own = stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) not in given
         if own and _others_write(status, pid, processes):
             raise Bound(f"the script and step {launch.step} write to the same file (descriptor {number} of srun)")
