@@ -7,7 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import DDP, STEPS, TRAIN, Cluster, Job, chain, events, settings, training_lines, wait_for
+from tests.cluster.harness import (
+    DDP,
+    STEPS,
+    TRAIN,
+    Cluster,
+    Job,
+    chain,
+    events,
+    move,
+    restored_from,
+    settings,
+    training_lines,
+    wait_for,
+)
 
 MANUAL = "--checkpoint-interval=infinite"
 
@@ -101,6 +114,52 @@ def test_steps_side_by_side_go_back_together(cluster: Cluster, directory: Path) 
     for name, count in (("a", 120), ("b", 121)):
         assert (directory / f"{name}.out").read_text().splitlines() == chain(count)
         assert (directory / f"{name}.txt").read_text().splitlines() == chain(count)
+
+
+def test_a_script_goes_back_beside_its_srun(cluster: Cluster, directory: Path) -> None:
+    """After a requeue as well, when the image is of another incarnation. Each line of the script has run once."""
+    job = cluster.submit(
+        "echo preamble >>effects\nfor n in 1 2; do echo $n >>effects; srun -n1 python3 chain.py 10$n 0.1 >out.$n; done",
+        MANUAL,
+        directory=directory,
+    )
+    wait_lines([directory / "out.2"], 10)
+    seq = job.checkpoint()
+    wait_lines([directory / "out.2"], 25)
+    kill(job, "chain.py 102")
+    wait_restored_in_place(job)
+    wait_lines([directory / "out.2"], 35)
+    move(job, job.node())
+    assert restored_from(job) == seq
+    wait_lines([directory / "out.2"], 45)
+    kill(job, "chain.py 102")
+    assert wait_restored_in_place(job, 2)[-1].endswith(f"all ranks were restored in place from #{seq}")
+    assert job.wait_end() == "COMPLETED", job.output()
+    for number in (1, 2):
+        assert (directory / f"out.{number}").read_text().splitlines() == chain(100 + number)
+    assert (directory / "effects").read_text() == "preamble\n1\n2\n"
+    assert len(job.status()["attempts"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("srun -n1 python3 chain.py 600 0.1 | cat", "the script handles input or output of step 0"),
+        (
+            "{ echo one; srun -n1 python3 chain.py 600 0.1; } >out.txt",
+            "the script and step 0 write to the same file (descriptor 1 of srun)",
+        ),
+    ],
+)
+def test_what_a_script_shares_with_its_srun_is_told(cluster: Cluster, directory: Path, script: str, why: str) -> None:
+    job = cluster.submit(f"set -o pipefail\n{script}", MANUAL, directory=directory)
+    wait_for("the step", lambda: [step for step in job.status()["attempts"][-1:] if len(step["steps"]) > 1])
+    wait_for(
+        "a checkpoint", lambda: cluster.run("slurmckpt", "checkpoint", str(job.number), check=False).returncode == 0
+    )
+    kill(job, "chain.py 600")
+    assert job.wait_end() == "FAILED", job.output()
+    assert f"slurmckpt: task 0 of step 0 died of SIGKILL: not recovered: {why}" in job.output()
 
 
 def test_the_same_crash_twice_is_the_programs_own(cluster: Cluster, directory: Path) -> None:
