@@ -351,7 +351,8 @@ def test_a_job_that_was_preempted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert settled(tmp_path, monkeypatch, slurm, preempted=True) == ["stopped", "ended preempted"]
     # In its grace time it has completed all the same: then it is over.
     slurm = FakeSlurm("COMPLETED", "COMPLETING", later=("COMPLETED",))
-    assert settled(tmp_path, monkeypatch, slurm, preempted=True) == ["stopped", "ended COMPLETED", "images removed"]
+    wanted = ["stopped", "ended COMPLETED", "gone when it had ended (COMPLETED)", "images removed"]
+    assert settled(tmp_path, monkeypatch, slurm, preempted=True) == wanted
 
 
 @pytest.mark.parametrize("slurm", [None, FakeSlurm(error=SlurmError("slurmctld does not answer"))])
