@@ -14,6 +14,10 @@ PYTHON ?= python3
 # The environment of the developers' tools; the product is installed into VENV instead.
 TOOLS := build/venv
 PYTEST := $(TOOLS)/bin/python -m pytest
+# Cluster tests mostly wait for Slurm: several clusters side by side, one for each worker, wait at the same time. A file stays
+# together.
+WORKERS ?= 3
+PARALLEL = --numprocesses $(WORKERS) --dist loadfile
 
 .PHONY: all install install-package deps check test test-unit test-cluster test-trixie test-linuxproc demo soak bench proto clean
 
@@ -59,16 +63,14 @@ check: deps
 
 test: deps
 	@test "$$(id -u)" = 0 || { echo "make test needs root (namespaces, mounts, cgroups); make test-unit does not" >&2; exit 1; }
-	sandbox/cluster up --nodes 2
-	$(PYTEST) tests
+	$(PYTEST) $(PARALLEL) tests
 
 test-unit: deps
 	$(MAKE) -C pod
 	$(PYTEST) tests/unit
 
 test-cluster: deps
-	sandbox/cluster up --nodes 2
-	$(PYTEST) tests/cluster
+	$(PYTEST) $(PARALLEL) tests/cluster
 
 # The sandbox reads these variables.
 test-trixie: export SLURMCKPT_SUITE := trixie

@@ -12,6 +12,10 @@ import pytest
 from tests.cluster.harness import DDP, STEPS, TRAIN, TREE, Cluster, training_lines
 
 HERE = Path(__file__).parent
+# Tests that run side by side need clusters of their own (pytest-xdist; make test).
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+if WORKER:
+    os.environ["SLURMCKPT_SANDBOX"] = f"{os.environ.get('SLURMCKPT_SANDBOX', 'slurmckpt')}-{WORKER}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,8 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def running_cluster() -> Cluster:
-    """The cluster, brought up or brought up to date."""
+def running_cluster() -> Iterator[Cluster]:
+    """The cluster, brought up or brought up to date. Only that of a worker is brought down again."""
     if os.geteuid() != 0:
         pytest.skip("cluster tests need root")
     subprocess.run([str(TREE / "sandbox/cluster"), "up", "--nodes", "2"], check=True)
@@ -32,7 +36,9 @@ def running_cluster() -> Cluster:
             [str(TREE / "sandbox/cluster"), "path"], check=True, capture_output=True, text=True
         ).stdout.strip()
     )
-    return Cluster(home / "alice")
+    yield Cluster(home / "alice")
+    if WORKER:
+        subprocess.run([str(TREE / "sandbox/cluster"), "down"], check=True)
 
 
 @pytest.fixture(scope="session")
