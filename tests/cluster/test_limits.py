@@ -128,6 +128,9 @@ echo ready; for ((i = 0; i < 400; i++)); do sleep 0.1; done; echo done'"""
         hits = [directory / f"hits.{rank}" for rank in (0, 1)]
         wait_for("the signal", lambda: all(hit.exists() for hit in hits), 30)
         assert events(job) == ["preempted; the last checkpoint is #1"]
+        # By this the signal is held for as long as it takes.
+        info = job.info()
+        assert 0 < info["end_time"]["number"] - info["preempt_time"]["number"] <= 30
         assert high.wait_end() == "COMPLETED"
         wait_restarted(job, 1)
         assert restored_from(job) == 1

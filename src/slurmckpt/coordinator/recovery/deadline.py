@@ -73,6 +73,8 @@ class Deadline:
             self._configuration = await slurm.config()
             kind = self._configuration.get("PreemptType", "").removeprefix("preempt/")
             self._preemptable = "preempt" in self._scene.events and kind not in ("", "none")
+            if "preempt" in self._scene.events and not self._preemptable:
+                await self._preemption.rule_out()
             if self._preemptable:
                 job = await slurm.job(self._scene.job_id)
                 # With preempt/qos the grace time is the QOS's, which only Slurm's database tells.

@@ -38,10 +38,15 @@ class HeldSignal:
 
 
 class Preemption:
-    """Decides about the signals that are held. noticed: the job has been preempted."""
+    """Decides about the signals that are held. noticed: the job has been preempted.
+
+    signals: those to hold, as HOLD takes them.
+    """
 
     def __init__(self, scene: Scene) -> None:
         self.noticed = False
+        # Without Slurm nobody could say whether a signal is a preemption.
+        self.signals = SIGNALS if "preempt" in scene.events and scene.slurm is not None else 0
         self._scene = scene
         self._signals: asyncio.Queue[HeldSignal] = asyncio.Queue()
         self._last: asyncio.Task[None] | None = None
@@ -49,6 +54,11 @@ class Preemption:
     def take(self, held: HeldSignal) -> None:
         """A signal is held."""
         self._signals.put_nowait(held)
+
+    async def rule_out(self) -> None:
+        """Nothing can preempt jobs here, so no signal needs to wait for a question to Slurm."""
+        self.signals = 0
+        await self._hold(None)
 
     async def run(self) -> None:
         """Decide, until cancelled."""
@@ -69,10 +79,12 @@ class Preemption:
     async def _prolong(self, job: JobInfo) -> None:
         """A large job's checkpoint may take most of the grace time: the signal can wait for it."""
         left = min(job.end_time - time.time() - _RESERVE_SECONDS, _LONGEST_SECONDS)
+        await self._hold(left if left > _RESERVE_SECONDS else None)
+
+    async def _hold(self, patience: float | None) -> None:
         for step in list(self._scene.steps.values()):
-            if step.pod is None or not step.running:
-                continue
-            await step.pod.hold("crash" in self._scene.events, SIGNALS, left if left > _RESERVE_SECONDS else None)
+            if step.pod is not None and step.running:
+                await step.pod.hold("crash" in self._scene.events, self.signals, patience)
 
     async def take_last_checkpoint(self) -> None:
         """The job is being preempted: take its last checkpoint, once, whoever notices it; return when that is over."""

@@ -15,7 +15,7 @@ from slurmckpt.coordinator.recovery.deadline import Deadline
 from slurmckpt.coordinator.recovery.ends import pipes_in_use
 from slurmckpt.coordinator.recovery.hang import Hangs
 from slurmckpt.coordinator.recovery.in_place import InPlace
-from slurmckpt.coordinator.recovery.preemption import SIGNALS, HeldSignal, Preemption
+from slurmckpt.coordinator.recovery.preemption import HeldSignal, Preemption
 from slurmckpt.coordinator.recovery.scene import Scene
 from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.errors import SlurmckptError
@@ -74,8 +74,7 @@ class Recovery:
         self.in_place.remember(step)
         self._crashes.watch(step)
         pod.on_held = lambda held: self._held(step, pod, held)
-        signals = SIGNALS if "preempt" in self.events and self._scene.slurm is not None else 0
-        await pod.hold("crash" in self.events, signals)
+        await pod.hold("crash" in self.events, self._preemption.signals)
         if checkpointer.newest is not None:
             await self._keep_open([step])
         self._deadline.started.set()

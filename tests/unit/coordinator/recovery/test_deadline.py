@@ -210,6 +210,16 @@ def test_a_preemption_that_no_signal_tells_of(tmp_path: Path, kind: str) -> None
     assert stage.slurm.requeued == []
 
 
+def test_where_nothing_can_preempt_no_signal_is_held(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, SOON)
+    look_for_a_while(stage)
+    assert stage.pod.told == ["hold True 0"]
+    stage = Stage(tmp_path, SOON)
+    stage.slurm.configuration["PreemptType"] = "preempt/qos"
+    look_for_a_while(stage)
+    assert stage.pod.told == []
+
+
 def test_how_often_slurm_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadlines, "_FAR_SECONDS", 300.0)
     monkeypatch.setattr(deadlines, "_NEAR_SECONDS", 1.0)
