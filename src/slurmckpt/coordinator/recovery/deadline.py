@@ -119,7 +119,9 @@ class Deadline:
         if why_not and not self._said:
             self._said = True
             limit = format_seconds(job.time_limit * 60)
-            await self._scene.tell(f"the time limit ({limit}) will end this job for good: {why_not}")
+            text = f"the time limit ({limit}) will end this job for good: {why_not}"
+            # That nothing requeues it the job has been told at its start.
+            await (self._scene.tell if job.requeue else self._scene.note)(text)
         if time.time() < self._act_at(job):
             return False
         if why_not:

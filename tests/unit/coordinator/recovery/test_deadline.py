@@ -149,8 +149,10 @@ def test_the_end_of_a_chain_is_told_at_its_start(
     stage = Stage(tmp_path, SOON)
     limited(stage, 500, **changes)
     look_for_a_while(stage)
-    said = [f"the time limit (10m 00s) will end this job for good: {reason}"]
-    assert (stage.said, stage.checkpointer.taken) == (said, 0)
+    noted = [f"the time limit (10m 00s) will end this job for good: {reason}"]
+    # Of --no-requeue the job has been told at its start.
+    said = noted if changes.get("requeue", True) else []
+    assert (stage.said, stage.noted, stage.checkpointer.taken) == (said, noted, 0)
     limited(stage, 50)
     run_to_its_end(stage)
     # What could still be requeued by hand has a last checkpoint all the same.

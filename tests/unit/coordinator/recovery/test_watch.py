@@ -49,6 +49,7 @@ def test_what_a_pod_holds(tmp_path: Path, events: set[str], slurm: bool, told: s
 
 def test_what_is_held_is_decided(tmp_path: Path) -> None:
     stage = Stage(tmp_path, tasks=2)
+    stage.slurm.configuration["PreemptType"] = "preempt/qos"
     recovery = recovery_of(stage, {"crash", "preempt"})
 
     async def scene() -> None:
