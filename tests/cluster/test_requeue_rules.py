@@ -270,6 +270,7 @@ def test_requeue_exit(cluster: Cluster, directory: Path) -> None:
         assert program_lines(job) == [*chain(30), "end"]
 
 
+@pytest.mark.skipif(os.environ.get("SLURMCKPT_SUITE") == "trixie", reason="--requeue=expedite came with Slurm 25.11")
 class TestExpedite:
     """--requeue=expedite: a job that fails is held, unless an epilog failed, too; one that lost its node starts at once."""
 

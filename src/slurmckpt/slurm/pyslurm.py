@@ -69,7 +69,8 @@ class Pyslurm:
 
     async def set_admin_comment(self, job_id: int, text: str) -> None:
         """Replace the job's AdminComment. Only root and SlurmUser may."""
-        if not text:
+        # A job is known to pyslurm by its number only, and that of an array's last task is that of the whole array.
+        if not text or (await self._scontrol.job(job_id)).address != str(job_id):
             await self._scontrol.set_admin_comment(job_id, text)
             return
 

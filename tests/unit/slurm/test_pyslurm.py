@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,12 +88,21 @@ def test_nodes(module: SimpleNamespace) -> None:
         asyncio.run(port.node("h1"))
 
 
-def test_updates(module: SimpleNamespace) -> None:
-    port = Pyslurm(Scontrol())
+def test_updates(module: SimpleNamespace, scontrol: Any) -> None:
+    scontrol.answer("show job 7 --json", json.dumps({"jobs": [{"job_id": 7}]}))
+    port = Pyslurm(Scontrol(scontrol.program))
     asyncio.run(port.set_node_features("n1", ("a", F), (F,)))
     asyncio.run(port.set_admin_comment(7, "text"))
     assert Node.sent == [("n1", {"available_features": ["a", F], "active_features": [F]})]
     assert Job.sent == [(7, {"admin_comment": "text"})]
+
+
+def test_one_task_of_an_array_and_not_the_array(module: SimpleNamespace, scontrol: Any, samples: Path) -> None:
+    scontrol.answer("show job", (samples / "job-array.json").read_text())
+    scontrol.answer("update")
+    asyncio.run(Pyslurm(Scontrol(scontrol.program)).set_admin_comment(291, "text"))
+    assert scontrol.calls()[-1] == ["update", "JobId=291_2", "AdminComment=text"]
+    assert not Job.sent
 
 
 def test_what_pyslurm_cannot_say_goes_to_scontrol(module: SimpleNamespace, scontrol: Any, samples: Path) -> None:
