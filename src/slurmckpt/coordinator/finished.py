@@ -86,7 +86,7 @@ class ScriptEnd:
     async def settle(self, job: JobInfo | None) -> None:
         """The job has left this node. job: what Slurm says of it now. Leaves the mark where there has to be one.
 
-        Raises SlurmckptError or OSError when it cannot be left: the job will then go on from its last checkpoint.
+        Where that fails, the job goes on from its last checkpoint.
         """
         end, self._end = self._end, None
         if end is None:
@@ -100,6 +100,8 @@ class ScriptEnd:
                 await self._leave_mark(end)
             elif not preempted and end.status != 0:
                 await self._use_up(end)
+        except (SlurmckptError, OSError) as error:
+            log.warning("that the script had ended by itself %s is not kept: %s", _shown(end.status), error)
         finally:
             end.asked.cancel()
             _close(end.holders)
