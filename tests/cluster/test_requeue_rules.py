@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,7 +142,7 @@ def test_prune_removes_failed_jobs_images_after_some_days(cluster: Cluster, dire
     why = "it has ended (FAILED), 8 days ago"
     if not known:
         # As long ago as Slurm forgets jobs (MinJobAge); its numbers are not that high here.
-        place = place.rename(place.with_name("60000000"))
+        place = place.rename(place.with_name(str(60_000_000 + job.number)))
         why = "Slurm does not know it, and nothing changed for 8 days"
     assert cluster.run("slurmckpt", "prune", user="root").stdout == ""
     then = time.time() - 8.1 * 86400
@@ -149,7 +150,9 @@ def test_prune_removes_failed_jobs_images_after_some_days(cluster: Cluster, dire
     done = cluster.run("slurmckpt", "prune", user="root", node="n1")
     assert done.stdout == f"job {place.name} of alice: 1 checkpoint removed: {why}\n"
     assert not [path for path in place.iterdir() if path.is_dir()]
-    if known:
+    if not known:
+        shutil.rmtree(place)
+    else:
         job.requeue()
         job.wait_output("^slurmckpt: cold start: its checkpoints were removed by slurmckpt prune: it has ended")
         job.cancel()
