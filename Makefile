@@ -63,7 +63,7 @@ check: deps
 
 test: deps
 	@test "$$(id -u)" = 0 || { echo "make test needs root (namespaces, mounts, cgroups); make test-unit does not" >&2; exit 1; }
-	$(PYTEST) $(PARALLEL) tests
+	$(PYTEST) $(PARALLEL) tests -m "not soak"
 
 test-unit: deps
 	$(MAKE) -C pod
@@ -81,8 +81,9 @@ demo: deps
 	@test "$$(id -u)" = 0 || { echo "make demo needs root: it builds a throwaway cluster out of namespaces" >&2; exit 1; }
 	$(TOOLS)/bin/python sandbox/demo.py
 
-# Many jobs under random failures, for 20 minutes. Set SECONDS, JOBS and SEED to try it quickly or again.
+# Every fault of docs/reliability.md, then many jobs under random failures for 20 minutes. SECONDS, JOBS and SEED try the latter quickly, or again.
 soak: deps
+	$(if $(SECONDS),,sandbox/cluster up --nodes 2 && $(PYTEST) tests/cluster/test_faults.py)
 	$(TOOLS)/bin/python tests/soak/run.py --seconds $(or $(SECONDS),1200) --jobs $(or $(JOBS),200) $(if $(SEED),--seed $(SEED))
 
 bench: deps

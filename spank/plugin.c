@@ -12,6 +12,7 @@
 
 #include "allocator.h"
 #include "args.h"
+#include "fault.h"
 #include "local.h"
 #include "options.h"
 #include "remote.h"
@@ -28,7 +29,7 @@ int slurm_spank_init(spank_t spank, int argc, char *argv[])
 		args_parse(argc, argv, true, &args);
 	else if (spank_context() == S_CTX_REMOTE)
 		remote_init();
-	return 0;
+	return spank_context() == S_CTX_REMOTE ? fault_at("init") : 0;
 }
 
 int slurm_spank_init_post_opt(spank_t spank, int argc, char *argv[])
@@ -40,7 +41,7 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char *argv[])
 		local_post_opt();
 	else if (spank_context() == S_CTX_ALLOCATOR)
 		allocator_post_opt();
-	return 0;
+	return spank_context() == S_CTX_REMOTE ? fault_at("init_post_opt") : 0;
 }
 
 int slurm_spank_task_init_privileged(spank_t spank, int argc, char *argv[])
@@ -49,7 +50,7 @@ int slurm_spank_task_init_privileged(spank_t spank, int argc, char *argv[])
 
 	args_parse(argc, argv, false, &args);
 	remote_task_init_privileged(spank, &args);
-	return 0;
+	return fault_at("task_init_privileged");
 }
 
 int slurm_spank_task_init(spank_t spank, int argc, char *argv[])
@@ -57,5 +58,5 @@ int slurm_spank_task_init(spank_t spank, int argc, char *argv[])
 	(void)argc;
 	(void)argv;
 	remote_task_init(spank);
-	return 0;
+	return fault_at("task_init");
 }

@@ -6,13 +6,16 @@ docs/reliability.md shows it; tests/unit/test_reliability.py checks that it show
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-# When the fault is ordered: before the job starts, before a checkpoint is asked for, before its next incarnation
+# When the fault is ordered: before the job starts, while it just runs (a command, at once), before a checkpoint is asked for, before its next incarnation
 # starts, or before it ends.
-START, CHECKPOINT, RESTORE, END = "start", "checkpoint", "restore", "end"
+START, RUN, CHECKPOINT, RESTORE, END = "start", "run", "checkpoint", "restore", "end"
 
 COORDINATOR = "kill -{signal} $(cut -d' ' -f1 /run/slurmckpt/{job}/coordinator.pid)"
 POD_INIT = "kill -{signal} $(cut -d' ' -f1 /run/slurmckpt/{job}/pods/batch.pid)"
+LEADER = "pkill -{signal} -P $(cut -d' ' -f1 /run/slurmckpt/{job}/pods/batch.pid) -f slurmckpt-leader"
+SHIM = "pkill -{signal} -f slurmckpt-shim.*/job$(printf %05d {job})/"
 # By the pod, whose processes have CRIU and enter as strangers among them.
 CRIU = "pkill -{signal} -x criu --ns $(cut -d' ' -f1 /run/slurmckpt/{job}/pods/batch.pid) --nslist pid"
 ENTER = "pkill -{signal} -f 'enter --pid '$(cut -d' ' -f1 /run/slurmckpt/{job}/pods/batch.pid)"
@@ -54,8 +57,14 @@ def _command(command: str, name: str) -> str:
     return f"sh 1\n{_signal(command, name)}"
 
 
+def _paused(command: str) -> str:
+    return f"{_signal(command, 'STOP')} && (sleep 5; {_signal(command, 'CONT')}) >/dev/null 2>&1 &"
+
+
+UNMOVED = "runs on as ever"
 RUNS = "runs to its end without checkpoints"
 GOES_ON = "runs on, no checkpoint is taken, the next one is"
+TAKEN = "runs on, the checkpoint is taken"
 LEFT_ALONE = "runs on to its end, no further checkpoints"
 OLDER = "is restored from the checkpoint before"
 LOST = "is killed"
@@ -72,7 +81,7 @@ SILENT = "this task runs without checkpoints: the coordinator does not answer"
 SKIPPED = "checkpoint skipped: .*"
 ENDED = "ended before it answered"
 KILLED = "the task is killed: its restore failed when it was about to run: .*"
-COLD_START = "cold start: .*"
+LEADERLESS = "the task is killed: the leader of the pod was killed by signal 9"
 
 PROLOG = tuple(
     Fault(f"{place}-{action}", START, place, action, f"the prolog {how} {where}", RUNS, says)
@@ -109,6 +118,48 @@ STARTING = (
     Fault("pod-raise", START, "start.pod", "raise", "starting a step fails after its pod is built", RUNS, (NO_BATCH,)),
     Fault("pod-dies", START, "start.pod", "kill", "the coordinator dies when the pod is built", RUNS, (DEAD,)),
     Fault("tasks-die", START, "start.tasks", "kill", "the coordinator dies when the tasks are started", LEFT_ALONE),
+)
+
+RUNNING = (
+    Fault("coordinator-killed", RUN, "", _signal(COORDINATOR, "KILL"), "the coordinator is killed", LEFT_ALONE),
+    Fault("coordinator-stopped", RUN, "", _signal(COORDINATOR, "STOP"), "the coordinator is stopped", LEFT_ALONE),
+    Fault(
+        "shim-killed",
+        RUN,
+        "",
+        _signal(SHIM, "KILL"),
+        "the task shim is killed",
+        LOST,
+        state="FAILED",
+        signal=9,
+        output="part",
+    ),
+    Fault(
+        "leader-killed",
+        RUN,
+        "",
+        _signal(LEADER, "KILL"),
+        "the leader is killed",
+        LOST,
+        (LEADERLESS,),
+        state="FAILED",
+        signal=9,
+        output="part",
+    ),
+    Fault(
+        "pod-init-killed",
+        RUN,
+        "",
+        _signal(POD_INIT, "KILL"),
+        "pod init is killed",
+        LOST,
+        state="FAILED",
+        signal=9,
+        output="part",
+    ),
+    Fault("leader-stopped", RUN, "", _paused(LEADER), "the leader is stopped for 5 s", UNMOVED),
+    Fault("pod-init-stopped", RUN, "", _paused(POD_INIT), "pod init is stopped for 5 s", UNMOVED),
+    Fault("shim-stopped", RUN, "", _paused(SHIM), "the task shim is stopped for 5 s", UNMOVED),
 )
 
 # The coordinator lives on: all these are played in one job, one after the other.
@@ -217,8 +268,11 @@ CAPTURE = (
         (SKIPPED,),
         "did not end within",
     ),
-    Fault("enter-killed", CHECKPOINT, "capture.stopped", _command(ENTER, "KILL"), "enter is killed in a freeze", ""),
-    Fault("enter-stopped", CHECKPOINT, "capture.written", _command(ENTER, "STOP"), "enter is stopped in a freeze", ""),
+    Fault("prune-error", CHECKPOINT, "retain.prune", "EIO", "old checkpoints cannot be removed", TAKEN),
+    Fault("enter-killed", CHECKPOINT, "capture.stopped", _command(ENTER, "KILL"), "enter is killed in a freeze", TAKEN),
+    Fault(
+        "enter-stopped", CHECKPOINT, "capture.written", _command(ENTER, "STOP"), "enter is stopped in a freeze", TAKEN
+    ),
 )
 
 
@@ -243,7 +297,7 @@ RESTORING = (
         "hang",
         "the store does not answer",
         COLD,
-        (COLD_START,),
+        ("no checkpoints for step batch: the store has not answered .*",),
         restored_from=None,
     ),
     Fault(
@@ -337,4 +391,40 @@ ENDING = (
     Fault("epilog-hangs", END, "epilog.begin", "hang", "the epilog hangs", FINE),
 )
 
-FAULTS = (*PROLOG, *OPENING, *STARTING, *SURVIVED, *CAPTURE, *RESTORING, *ENDING)
+FAULTS = (*PROLOG, *OPENING, *STARTING, *RUNNING, *SURVIVED, *CAPTURE, *RESTORING, *ENDING)
+
+# Played by `make soak` only: each is the sibling of one that `make test` plays.
+THOROUGH = frozenset(
+    {
+        *("prolog.begin-kill", "prolog.begin-hang", "prolog.sockets-kill", "prolog.sockets-hang", "prolog.detach-kill"),
+        *("coordinator-fails", "open-raise", "open-hang", "lease-read-only", "start-raise", "pod-dies"),
+        *("leader-stopped", "shim-stopped", "enter-stopped", "copy-hang", "written-hang"),
+        *("stopping-dies", "measure-dies", "resumed-dies", "copy-dies", "renamed-dies"),
+        *("fetch-dies", "restore.pod-dies", "restore.put_back-fails", "restore.put_back-dies", "restore.criu-fails"),
+        *("restore.criu-dies", "restore.connected-dies", "restore-criu-killed", "restore-stops"),
+        *("stop-raise", "stop-stops", "pods-die", "settle-raise", "remove-error", "epilog-dies", "epilog-hangs"),
+    }
+)
+
+BEGIN, FINISH = "<!-- faults: begin -->\n", "<!-- faults: end -->\n"
+
+
+def table() -> str:
+    """The rows as docs/reliability.md shows them."""
+    lines = ["| what is broken | the job | test |", "|---|---|---|"]
+    for fault in FAULTS:
+        mark = " (soak)" if fault.name in THOROUGH else ""
+        lines.append(f"| {fault.what} | {fault.becomes} | `{fault.name}`{mark} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_table(document: str) -> str:
+    """The document with the table of now between its marks."""
+    before, _, rest = document.partition(BEGIN)
+    _, _, after = rest.partition(FINISH)
+    return before + BEGIN + table() + FINISH + after
+
+
+if __name__ == "__main__":
+    path = Path(__file__).resolve().parents[2] / "docs/reliability.md"
+    path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.faults import CHECKPOINT, FAULTS, RESTORE, SURVIVED, Fault
+from tests.cluster.faults import CHECKPOINT, END, FAULTS, RESTORE, RUN, START, SURVIVED, THOROUGH, Fault
 from tests.cluster.harness import Cluster, Job, chain, ring, wait_for
 from tests.cluster.test_cleanup import assert_clean
 
@@ -62,7 +62,13 @@ class Stage:
     def submit(self, name: str, script: str) -> Job:
         """A job that is held until its orders are given."""
         job = self.cluster.submit(
-            script, "--hold", "--checkpoint-interval=infinite", "--mem=300", name=name, directory=self.directory
+            script,
+            "--hold",
+            "--checkpoint-interval=infinite",
+            "--checkpoint-recover=nodefail",
+            "--mem=300",
+            name=name,
+            directory=self.directory,
         )
         return job
 
@@ -93,7 +99,7 @@ class Stage:
         expected = ring(LINES, 3) if program == "ring" else chain(LINES)
         job = self.submit(fault.name, f"exec python3 {program}.py {LINES} {pause}{' 3' * (program == 'ring')}")
         try:
-            if fault.when not in (CHECKPOINT, RESTORE):
+            if fault.when in (START, END):
                 self.order(fault, job)
             self.release(job)
             if fault.when == CHECKPOINT:
@@ -102,6 +108,9 @@ class Stage:
                 refused = self.checkpoint(job)
                 self.take_back(fault, job)
                 assert bool(refused) == bool(fault.refused) and re.search(fault.refused, refused), refused
+            elif fault.when == RUN:
+                job.wait_output("^5 ", 120)
+                self.cluster.root(job.node(), fault.action.replace("{job}", str(job.number)))
             elif fault.when == RESTORE:
                 job.wait_output("^5 ", 120)
                 job.checkpoint()
@@ -112,7 +121,8 @@ class Stage:
             self.judge(fault, job, expected)
         finally:
             job.cancel()
-            self.take_back(fault, job)
+            if fault.place:
+                self.take_back(fault, job)
 
     def judge(self, fault: Fault, job: Job, expected: Sequence[str]) -> None:
         """Once the job has ended: what became of it, and what is left."""
@@ -130,7 +140,7 @@ class Stage:
         elif fault.output == "again":
             printed = _without_beginning(printed, expected)
         assert printed == list(expected), _difference(printed, expected)
-        assert self.happened(fault, job)
+        assert not fault.place or self.happened(fault, job)
         if fault.when == RESTORE:
             sources = [attempt["restored_from"] for attempt in job.status()["attempts"]]
             assert sources[-1] == fault.restored_from, sources
@@ -249,7 +259,10 @@ def played(running_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, marks=pytest.mark.soak if fault.name in THOROUGH else (), id=fault.name) for fault in FAULTS],
+)
 def test_fault(played: dict[str, Future[None]], fault: Fault) -> None:
     """One row of the table."""
     if fault in SURVIVED and played["survived"].done():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from tests.cluster.harness import chain, ring
 
+# slurmstepd, into the output of a batch script: `[2026-11-29T17:29:25.889] error: *** JOB 111 ON n2 CANCELLED ...`
+_FROM_SLURM = re.compile(r"\[\d{4}-\d\d-\d\dT[\d:.]+\] error: ")
 PAUSE = 0.25  # seconds between two lines of a program
 
 
@@ -111,7 +114,7 @@ KINDS = (
 
 def of_ours(line: str) -> bool:
     """Whether a line of a job's output was said by slurmckpt or Slurm and not by the job."""
-    return line.startswith(("slurmckpt: ", "slurmstepd: ", "srun: ", "slurmstepd-"))
+    return line.startswith(("slurmckpt: ", "slurmstepd: ", "srun: ")) or bool(_FROM_SLURM.match(line))
 
 
 def compare(path: Path, expected: list[str], complete: bool, repeated: bool) -> str:

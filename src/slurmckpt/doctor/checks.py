@@ -42,6 +42,7 @@ CHECKS: dict[str, Check] = {
     "staging": directories.staging,
     "store": directories.store,
     "log": directories.log,
+    "injected faults": directories.injected_faults,
     "ip": tools.ip,
     "pasta": tools.pasta,
     "node feature": node.feature,

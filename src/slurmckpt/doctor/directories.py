@@ -8,6 +8,7 @@ import shutil
 import stat
 from pathlib import Path
 
+from slurmckpt import faults
 from slurmckpt.doctor import filesystem, trusted
 from slurmckpt.doctor.finding import Finding, ok, problem, skipped, warning
 from slurmckpt.doctor.host import Host
@@ -40,6 +41,13 @@ def staging(host: Host) -> Finding:
         )
     made = "" if place == path else f", made by the first job in {place}"
     return ok(f"{path} ({kind}{made}): {format_bytes(free - reserve)} can be used")
+
+
+def injected_faults(host: Host) -> Finding:
+    """None is ordered: they are for tests."""
+    if faults.DIRECTORY.exists():
+        return problem(f"{faults.DIRECTORY} exists: jobs fail where it says", f"rm -r {faults.DIRECTORY}")
+    return ok("none are ordered")
 
 
 def store(host: Host) -> Finding:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from slurmckpt import faults
 from slurmckpt.config import Staging, Store
 from slurmckpt.doctor import directories, filesystem, trusted
 from slurmckpt.doctor.finding import Finding
@@ -167,3 +168,11 @@ def test_the_log_of_a_node(world: World) -> None:
     assert directories.log(world.host()).verdict == "problem"
     world.settings.log.path.parent.rmdir()
     assert directories.log(world.host()).verdict == "problem"
+
+
+def test_injected_faults(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "DIRECTORY", tmp_path / "faults")
+    assert directories.injected_faults(world.host()).verdict == "ok"
+    (tmp_path / "faults").mkdir()
+    found = directories.injected_faults(world.host())
+    assert found.verdict == "problem" and str(tmp_path / "faults") in found.remedy
