@@ -71,16 +71,16 @@ class Chaos:
 
     def _requeue(self) -> None:
         if one := self._one():
-            self._slurm("requeues", "scontrol", "requeue", str(one.job.number))
+            self._slurm("requeues", "scontrol", "requeue", one.job.name)
 
     def _cancel(self) -> None:
         if one := self._one():
             one.cancelled = True
-            self._slurm("cancels", "scancel", str(one.job.number))
+            self._slurm("cancels", "scancel", one.job.name)
 
     def _checkpoint(self) -> None:
         if one := self._one():
-            self._slurm("checkpoints asked for", "slurmckpt", "checkpoint", str(one.job.number))
+            self._slurm("checkpoints asked for", "slurmckpt", "checkpoint", one.job.name)
 
     def _preempt(self) -> None:
         """A job of a higher partition that takes a whole node."""

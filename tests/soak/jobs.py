@@ -97,7 +97,7 @@ class Jobs:
         for one in self.all:
             if one.name in found:
                 number, one.state, one.node = found[one.name]
-                one.job = Job(self.cluster, number, one.job.output_path)
+                one.job = Job(self.cluster, number, one.job.output_path, one.name if "_" in one.name else "")
 
     def running(self) -> list[Submitted]:
         """Those that run now, as far as look() knows."""

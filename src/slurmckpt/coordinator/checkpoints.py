@@ -129,7 +129,7 @@ class Checkpointer:
         keep = incarnation.spec.options.keep or incarnation.settings.store.keep
         try:
             await retention.prune(incarnation.store, incarnation.files, keep, set())
-        except SlurmckptError as error:
+        except (SlurmckptError, OSError) as error:
             # This one is committed all the same.
             log.warning("job %d: %s", manifest.job_id, error)
             await incarnation.journal.event(str(error))

@@ -183,10 +183,13 @@ def test_a_lease_that_is_lost_before_the_commit_is_not_tried_again(stage: Stage)
     assert stage.left() == []
 
 
-def test_an_old_checkpoint_that_cannot_be_removed_does_not_undo_the_new_one(stage: Stage) -> None:
-    stage.prune_error = StoreError("1 of the old checkpoints cannot be removed")
+@pytest.mark.parametrize(
+    "error", [StoreError("1 of the old checkpoints cannot be removed"), OSError(5, "it cannot be listed")]
+)
+def test_an_old_checkpoint_that_cannot_be_removed_does_not_undo_the_new_one(stage: Stage, error: Exception) -> None:
+    stage.prune_error = error
     assert asyncio.run(stage.checkpointer.take()).seq == 1
-    assert stage.journal.events == ["1 of the old checkpoints cannot be removed"]
+    assert stage.journal.events == [str(error)]
     assert stage.journal.committed == [1]
 
 
