@@ -17,7 +17,7 @@
 #define END_PATIENCE_MS 2000
 
 /* poll's entries before those of the tasks' shims */
-enum { POLL_SIGNALS, POLL_STATUS, POLL_COORDINATOR, POLL_SETUP, POLL_TASKS };
+enum { POLL_SIGNALS, POLL_STATUS, POLL_COORDINATOR, POLL_SETUP, POLL_ANCHOR, POLL_TASKS };
 
 void pod_post(struct pod *pod, struct message *message)
 {
@@ -328,7 +328,9 @@ static void flush(struct peer *peer, const struct pollfd *entry)
 
 static void dispatch(struct pod *pod, const struct pollfd *entries, size_t task_entries)
 {
-	/* Shims first: the coordinator's messages may change the list of tasks that the entries stand for. */
+	/* a signal that came between poll and here belongs to what the shims say now */
+	pod_signals_read(pod);
+	/* Shims before the coordinator, whose messages may change the list of tasks that the entries stand for. */
 	for (size_t i = 0; i < task_entries; i++) {
 		struct task *task = &pod->tasks[i];
 
@@ -341,11 +343,11 @@ static void dispatch(struct pod *pod, const struct pollfd *entries, size_t task_
 	flush(&pod->setup, &entries[POLL_SETUP]);
 	if (pod->setup.fd >= 0 && readable(&entries[POLL_SETUP]))
 		leader_serve(pod);
-	if (readable(&entries[POLL_SIGNALS])) {
-		while (signals_read(pod->signals))
-			;
+	if (pod->anchor >= 0 && readable(&entries[POLL_ANCHOR]))
+		pod_serve_anchor(pod);
+	pod_signals_release(pod);
+	if (readable(&entries[POLL_SIGNALS]))
 		reap(pod);
-	}
 	flush(&pod->coordinator, &entries[POLL_COORDINATOR]);
 	if (pod->phase != PHASE_ENDED && readable(&entries[POLL_COORDINATOR]))
 		serve_coordinator(pod);
@@ -354,7 +356,10 @@ static void dispatch(struct pod *pod, const struct pollfd *entries, size_t task_
 /* How long poll may wait. */
 static int patience(const struct pod *pod)
 {
-	return pod->phase == PHASE_KILLING ? KILL_INTERVAL_MS : hold_patience(pod);
+	int held = hold_patience(pod), doubtful = pod_signals_patience(pod);
+	int first = held < 0 || (doubtful >= 0 && doubtful < held) ? doubtful : held;
+
+	return pod->phase == PHASE_KILLING ? KILL_INTERVAL_MS : first;
 }
 
 static int run(struct pod *pod, struct reason *reason)
@@ -375,6 +380,7 @@ static int run(struct pod *pod, struct reason *reason)
 		entries[POLL_STATUS] = (struct pollfd){.fd = pod->phase == PHASE_RUNNING ? pod->status_read : -1, .events = POLLIN};
 		entries[POLL_COORDINATOR] = poll_entry(&pod->coordinator);
 		entries[POLL_SETUP] = poll_entry(&pod->setup);
+		entries[POLL_ANCHOR] = (struct pollfd){.fd = pod->anchor, .events = POLLIN};
 		for (size_t i = 0; i < task_entries; i++)
 			entries[POLL_TASKS + i] = poll_entry(&pod->tasks[i].shim);
 		if (poll(entries, POLL_TASKS + task_entries, patience(pod)) < 0)
@@ -454,14 +460,22 @@ static void post_ready(struct pod *pod, pid_t pid)
 	pod_post(pod, &ready);
 }
 
-int pod_serve(int control, int signals, pid_t pid, struct reason *reason)
+int pod_serve(const struct pod_links *links, struct reason *reason)
 {
-	struct pod pod = {.coordinator = {.fd = control}, .setup = PEER_NONE, .signals = signals, .status_read = -1, .status_write = -1};
+	struct pod pod = {
+		.coordinator = {.fd = links->control},
+		.setup = PEER_NONE,
+		.signals = links->signals,
+		.anchor = links->anchor,
+		.doubt_signals = links->doubt_signals,
+		.status_read = -1,
+		.status_write = -1,
+	};
 	int result = -1;
 
 	if (open_status_pipe(&pod, reason))
 		goto out;
-	post_ready(&pod, pid);
+	post_ready(&pod, links->pid);
 	result = run(&pod, reason);
 	end_pod(&pod);
 out:

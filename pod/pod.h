@@ -38,6 +38,7 @@ struct task {
 	bool abandoned;		/* its shim is gone: it is to be killed */
 	pid_t pid;		/* inside the pod; 0: not known yet */
 	signal_mask pending;	/* came while pid was not known */
+	signal_mask doubtful;	/* may have reached the task already (pod_signals.c) */
 	struct peer shim;
 };
 
@@ -49,6 +50,11 @@ struct pod {
 	struct reason leader_reason;
 	pid_t leader;
 	int signals;
+	int anchor;		/* link to it, or -1 */
+	bool doubt_signals;	/* SignalChildrenProcesses is set */
+	int64_t direct[SIGNAL_MAX + 1];	/* when each signal last came to every process of the step; milliseconds, 0: never */
+	int64_t doubt_until;	/* 0: nothing is doubtful */
+	signal_mask doubtful_group;
 	int status_read;
 	int status_write;
 	unsigned char status_bytes[sizeof(struct status_record)];
@@ -65,8 +71,17 @@ struct pod {
 
 /* ---- pod.c ---- */
 
-/* Serves coordinator, leader and shims until the pod has ended. control and signals are descriptors; pid is what READY shall say. */
-int pod_serve(int control, int signals, pid_t pid, struct reason *reason);
+/* What pod init starts with. Descriptors; anchor may be -1. pid is what READY shall say. */
+struct pod_links {
+	int control;
+	int signals;
+	int anchor;
+	bool doubt_signals;
+	pid_t pid;
+};
+
+/* Serves coordinator, leader, shims and anchor until the pod has ended. */
+int pod_serve(const struct pod_links *links, struct reason *reason);
 
 /* A note to the coordinator. Descriptors of the message are taken over. */
 void pod_post(struct pod *pod, struct message *message);
@@ -99,6 +114,20 @@ void task_signal(struct pod *pod, struct task *task, int number);
 void task_say(struct task *task, const char *text);
 /* One message of its shim, or the end of the connection. */
 void task_serve_shim(struct pod *pod, struct task *task);
+/* Tells the coordinator of a signal, unless it does not listen. */
+void tasks_note_signal(struct pod *pod, uint32_t index, int number);
+
+/* ---- pod_signals.c ---- */
+
+/* To be called before anything that a shim or the anchor says is looked at. */
+void pod_signals_read(struct pod *pod);
+/* Its shim got this signal. */
+void pod_signal_task(struct pod *pod, struct task *task, int number);
+/* One message of the anchor, or the end of the link. */
+void pod_serve_anchor(struct pod *pod);
+/* Milliseconds until pod_signals_release has something to do, for poll(2); -1: nothing. */
+int pod_signals_patience(const struct pod *pod);
+void pod_signals_release(struct pod *pod);
 
 /* ---- pod_hold.c: exits and signals that wait until the coordinator has decided what becomes of them ---- */
 

@@ -1,8 +1,10 @@
 /*
- * pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--bind SOURCE:TARGET]... [--net new|keep|FD]: builds a pod around the
- * context of a task shim and stays in it as pid 1. Run by the coordinator, as root.
+ * pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--bind SOURCE:TARGET]... [--net new|keep|FD] [--anchor FD]
+ * [--doubt-signals]: builds a pod around the context of a task shim and stays in it as pid 1. Run by the step's anchor, or by the
+ * coordinator, as root.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
 #include <sched.h>
@@ -23,7 +25,9 @@
 #include "reason.h"
 #include "signals.h"
 
-#define USAGE "pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--bind SOURCE:TARGET]... [--net new|keep|FD]"
+#define USAGE                                                                                                                   \
+	"pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--bind SOURCE:TARGET]... [--net new|keep|FD] " \
+	"[--anchor FD] [--doubt-signals]"
 
 struct options {
 	int control;
@@ -35,6 +39,8 @@ struct options {
 	size_t bind_count;
 	bool new_network;
 	int network;		/* namespace to join, or -1 */
+	int anchor;		/* link to it, or -1 */
+	bool doubt_signals;
 };
 
 static bool parse_network(const char *text, struct options *options)
@@ -56,9 +62,11 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 		{"shm", required_argument, NULL, 's'},
 		{"bind", required_argument, NULL, 'b'},
 		{"net", required_argument, NULL, 'n'},
+		{"anchor", required_argument, NULL, 'a'},
+		{"doubt-signals", no_argument, NULL, 'h'},
 		{0},
 	};
-	uint64_t control = 0, shim = 0;
+	uint64_t control = 0, shim = 0, anchor = 0;
 	int option;
 
 	opterr = 0;
@@ -81,6 +89,10 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 			options->binds[options->bind_count++] = optarg;
 		if (option == 'n' && !parse_network(optarg, options))
 			return refuse(reason, "--net %s is not known, accepted are new, keep and a descriptor above 2", optarg);
+		if (option == 'a' && (!parse_number(optarg, 10, INT_MAX, &anchor) || anchor < 3))
+			return refuse(reason, "--anchor %s is not a descriptor above 2", optarg);
+		if (option == 'h')
+			options->doubt_signals = true;
 		if (option == '?')
 			return refuse(reason, "usage: " USAGE);
 	}
@@ -89,6 +101,7 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 	if (!message_is_socket((int)control))
 		return refuse(reason, "--control %d is not a SOCK_SEQPACKET socket", (int)control);
 	options->control = (int)control;
+	options->anchor = anchor ? (int)anchor : -1;
 	options->shim = (pid_t)shim;
 	return 0;
 }
@@ -115,7 +128,7 @@ static int leave(const struct options *options, struct reason *reason)
 
 static int settle(const struct options *options, int *signals, struct reason *reason)
 {
-	const int keep[] = {0, 1, 2, options->control};
+	const int keep[] = {0, 1, 2, options->control, options->anchor < 0 ? options->control : options->anchor};
 
 	setsid();
 	if (namespace_mounts(options->shm, reason))
@@ -138,19 +151,21 @@ static int settle(const struct options *options, int *signals, struct reason *re
 /* own_pid: in this namespace a process cannot see which pid it has outside, so its parent tells it. */
 static int be_pid_1(const struct options *options, int own_pid, struct reason *reason)
 {
-	int signals = -1;
-	pid_t pid = 0;
+	struct pod_links links = {.control = options->control, .anchor = options->anchor, .doubt_signals = options->doubt_signals};
 
-	if (read(own_pid, &pid, sizeof(pid)) != sizeof(pid))
+	if (read(own_pid, &links.pid, sizeof(links.pid)) != sizeof(links.pid))
 		return refuse(reason, "the first stage of pod-init is gone");
-	if (settle(options, &signals, reason))
+	if (settle(options, &links.signals, reason))
 		return -1;
-	return pod_serve(options->control, signals, pid, reason);
+	fcntl(links.control, F_SETFD, FD_CLOEXEC);
+	if (links.anchor >= 0)
+		fcntl(links.anchor, F_SETFD, FD_CLOEXEC);
+	return pod_serve(&links, reason);
 }
 
 int main(int argc, char **argv)
 {
-	struct options options = {.network = -1};
+	struct options options = {.network = -1, .anchor = -1};
 	struct reason reason;
 	int own_pid[2], result = 1;
 	pid_t child;

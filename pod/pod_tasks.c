@@ -21,6 +21,8 @@ void tasks_reset(struct pod *pod)
 		task->ended = false;
 		task->exit_held = false;
 		task->pid = 0;
+		task->pending |= task->doubtful;
+		task->doubtful = 0;
 	}
 }
 
@@ -137,10 +139,20 @@ static bool kill_task(struct pod *pod, struct task *task, int number)
 	return pod->leader > 1 && task->pid > 1 && is_child_of(task->pid, pod->leader) && !kill(task->pid, number);
 }
 
-void task_signal(struct pod *pod, struct task *task, int number)
+void tasks_note_signal(struct pod *pod, uint32_t index, int number)
 {
 	struct message note;
 
+	if (pod->coordinator.waiting < POD_NOTES_MAX) {
+		message_start(&note, "SIGNALLED");
+		message_add(&note, "index", "%u", index);
+		message_add(&note, "n", "%d", number);
+		pod_post(pod, &note);
+	}
+}
+
+void task_signal(struct pod *pod, struct task *task, int number)
+{
 	if (task->ended)
 		return;
 	/* an exit that is held may yet be undone, and the task that is restored then gets it */
@@ -148,12 +160,8 @@ void task_signal(struct pod *pod, struct task *task, int number)
 		task->pending |= signal_bit(number);
 		return;
 	}
-	if (kill_task(pod, task, number) && pod->coordinator.waiting < POD_NOTES_MAX) {
-		message_start(&note, "SIGNALLED");
-		message_add(&note, "index", "%u", task->index);
-		message_add(&note, "n", "%d", number);
-		pod_post(pod, &note);
-	}
+	if (kill_task(pod, task, number))
+		tasks_note_signal(pod, task->index, number);
 }
 
 void task_started(struct pod *pod, struct task *task, pid_t pid)
@@ -175,7 +183,7 @@ void task_finish(struct task *task, int wait_status)
 	struct message word;
 
 	task->ended = true;
-	task->pending = task->held = 0;
+	task->pending = task->held = task->doubtful = 0;
 	message_start(&word, "EXIT");
 	message_add(&word, "status", "%d", wait_status);
 	peer_post(&task->shim, &word);
@@ -225,8 +233,7 @@ void task_serve_shim(struct pod *pod, struct task *task)
 	uint64_t number = 0;
 
 	if (result == MESSAGE_GOT && message_is(&message, "SIGNAL") && message_number(&message, "n", SIGNAL_MAX, &number) && number > 0) {
-		if (!hold_signal(pod, task, (int)number))
-			task_signal(pod, task, (int)number);
+		pod_signal_task(pod, task, (int)number);
 	} else if (result == MESSAGE_GOT || (result == MESSAGE_FAILED && errno == EBADMSG)) {
 		/* it is not one of our shims any more */
 		task_say(task, "slurmckpt: malformed message from the task shim, the task is killed");

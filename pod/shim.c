@@ -15,6 +15,8 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "descriptors.h"
@@ -39,6 +41,9 @@ extern char **environ;
 #define KILLED_PATIENCE_MS 1000
 /* Before RUN: how long the coordinator may say nothing. It says WAIT every few seconds while it restores, for however long that takes. */
 #define COORDINATOR_PATIENCE_MS 30000
+
+#define REAP_INTERVAL_MS 2
+#define REAP_PATIENCE_MS 1000
 
 enum verdict {
 	VERDICT_DIRECT,
@@ -250,6 +255,18 @@ static enum verdict ask(int socket, struct payload_source *source, struct relays
 	return verdict;
 }
 
+/*
+ * The plugin's anchor is a child of this process (spank/anchor.c), and the program must not find a child that it did not make. The anchor ends
+ * when the coordinator, which has sent DIRECT or lost our connection, lets go of it; this does not depend on its doing so.
+ */
+static void reap_anchor(void)
+{
+	const struct timespec interval = {.tv_nsec = REAP_INTERVAL_MS * 1000000L};
+
+	for (int left = REAP_PATIENCE_MS / REAP_INTERVAL_MS; left > 0 && waitpid(-1, NULL, WNOHANG) >= 0; left--)
+		nanosleep(&interval, NULL);
+}
+
 int main(int argc, char **argv)
 {
 	/* before anything else: a signal that comes now belongs to the task, and waits until it can have it */
@@ -287,6 +304,7 @@ int main(int argc, char **argv)
 		/* close-on-exec, but a failing exec must not keep the coordinator waiting either */
 		if (socket >= 0)
 			close(socket);
+		reap_anchor();
 		exec_program(source.argv, environ, blocked);
 	}
 	end_like(verdict == VERDICT_EXIT ? wait_status : SIGKILL);

@@ -58,9 +58,20 @@ int signals_open(signal_mask mask)
 
 int signals_read(int fd)
 {
+	bool outside;
+
+	return signals_read_origin(fd, &outside);
+}
+
+int signals_read_origin(int fd, bool *outside)
+{
 	struct signalfd_siginfo info;
 
-	return read(fd, &info, sizeof(info)) == sizeof(info) ? (int)info.ssi_signo : 0;
+	if (read(fd, &info, sizeof(info)) != sizeof(info))
+		return 0;
+	/* the pid of a sender is translated for the receiver, and 0 has no process (kernel/signal.c, send_signal_locked) */
+	*outside = (info.ssi_code == SI_USER || info.ssi_code == SI_TKILL) && info.ssi_pid == 0;
+	return (int)info.ssi_signo;
 }
 
 bool signals_pending(int number)

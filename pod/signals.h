@@ -33,6 +33,9 @@ int signals_open(signal_mask mask);
 /* The number of the next signal that arrived, or 0. */
 int signals_read(int fd);
 
+/* The same; *outside: whether a process sent it that is not of this PID namespace. */
+int signals_read_origin(int fd, bool *outside);
+
 bool signals_pending(int number);
 
 /* Takes a pending, blocked signal away. */

@@ -1,6 +1,7 @@
 #include "hello.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -41,7 +42,27 @@ static const char *connect_failure(int error)
 	}
 }
 
-int hello_connect(const char *run, const struct hello *hello, char *why, size_t size)
+static bool send_hello(int sock, char *message, size_t length, int anchor)
+{
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control = { 0 };
+	struct iovec text = { .iov_base = message, .iov_len = length };
+	struct msghdr packet = { .msg_iov = &text, .msg_iovlen = 1 };
+
+	if (anchor >= 0) {
+		control.header.cmsg_level = SOL_SOCKET;
+		control.header.cmsg_type = SCM_RIGHTS;
+		control.header.cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(&control.header), &anchor, sizeof(int));
+		packet.msg_control = &control;
+		packet.msg_controllen = sizeof(control);
+	}
+	return sendmsg(sock, &packet, MSG_NOSIGNAL) == (ssize_t)length;
+}
+
+int hello_connect(const char *run, const struct hello *hello, int anchor, char *why, size_t size)
 {
 	/*
 	 * On a unix socket SO_SNDTIMEO bounds connect() too, while the listen queue is full (unix(7), socket(7));
@@ -74,7 +95,7 @@ int hello_connect(const char *run, const struct hello *hello, char *why, size_t 
 		snprintf(why, size, "%s is not root's", address.sun_path);
 		goto fail;
 	}
-	if (send(fd, message, length, MSG_NOSIGNAL) != (ssize_t)length) {
+	if (!send_hello(fd, message, length, anchor)) {
 		snprintf(why, size, "the coordinator of this job takes no message: %s", strerror(errno));
 		goto fail;
 	}

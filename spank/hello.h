@@ -24,9 +24,10 @@ struct hello {
 };
 
 /*
- * Connects to RUN/<job>/task.sock as root and sends HELLO; waits for nothing but a place in the listen queue, and not
- * long for that. Returns the socket, close-on-exec, or -1 with the reason in why.
+ * Connects to RUN/<job>/task.sock as root and sends HELLO, with the descriptor `anchor` unless it is -1; waits for
+ * nothing but a place in the listen queue, and not long for that. Returns the socket, close-on-exec, or -1 with the
+ * reason in why.
  */
-int hello_connect(const char *run, const struct hello *hello, char *why, size_t size);
+int hello_connect(const char *run, const struct hello *hello, int anchor, char *why, size_t size);
 
 #endif

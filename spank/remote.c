@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "anchor.h"
 #include "hello.h"
 #include "launch.h"
 #include "options.h"
@@ -105,7 +106,7 @@ static void tell_off(const char *run, struct hello *hello)
 
 	hello->off = true;
 	/* What fails here is nothing to the task, which runs without checkpoints as it was asked to. */
-	sock = hello_connect(run, hello, why, sizeof(why));
+	sock = hello_connect(run, hello, -1, why, sizeof(why));
 	if (sock >= 0)
 		close(sock);
 }
@@ -115,6 +116,7 @@ void remote_task_init_privileged(spank_t spank, const struct plugin_args *args)
 	struct hello hello = { .launch = launch_take(spank) };
 	char directory[HELLO_RUN_MAX + sizeof("/4294967295")];
 	bool off = options_off();
+	int anchor = -1;
 
 	if (off && hello.launch == LAUNCH_NONE)
 		return;
@@ -136,9 +138,16 @@ void remote_task_init_privileged(spank_t spank, const struct plugin_args *args)
 	task.wanted = true;
 	if (in_container(spank))
 		return;
-	task.shim = shim_open(args->libexec, task.why, sizeof(task.why));
-	if (task.shim >= 0)
-		task.sock = hello_connect(args->run, &hello, task.why, sizeof(task.why));
+	task.shim = program_open(args->libexec, "shim", task.why, sizeof(task.why));
+	if (task.shim < 0)
+		return;
+	/* One for the step; only now is there somebody with root's rights below slurmstepd. */
+	if (hello.task == 0)
+		anchor = anchor_start(args->libexec);
+	task.sock = hello_connect(args->run, &hello, anchor, task.why, sizeof(task.why));
+	/* What the task becomes is the user's: it must not have this. */
+	if (anchor >= 0)
+		close(anchor);
 }
 
 /* Puts the shim in front of the task. Returns 0, or -1 with the reason in task.why. */
@@ -200,5 +209,6 @@ void remote_task_init(spank_t spank)
 		close(task.sock);
 	if (task.shim >= 0)
 		close(task.shim);
+	anchor_reap();
 	report(spank);
 }

@@ -7,16 +7,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int shim_open(const char *libexec, char *why, size_t size)
+int program_open(const char *libexec, const char *name, char *why, size_t size)
 {
 	static const char elf[4] = { 0x7f, 'E', 'L', 'F' };
-	char path[SHIM_LIBEXEC_MAX + sizeof("/shim")];
+	char path[SHIM_LIBEXEC_MAX + PROGRAM_NAME_MAX];
 	char magic[sizeof(elf)];
 	const char *wrong = NULL;
 	struct stat st;
 	int fd;
 
-	snprintf(path, sizeof(path), "%s/shim", libexec);
+	snprintf(path, sizeof(path), "%s/%s", libexec, name);
 	/* O_NONBLOCK: a FIFO put in its place must not hold the task. */
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0 || fstat(fd, &st) < 0)

@@ -119,7 +119,7 @@ write_plugstack_conf() {
 
 write_slurmckpt_conf() {
     local dir=$1
-    printf '[store]\npath = "/store"\n' >"$dir/slurmckpt.toml"
+    printf '[store]\npath = "/store"\nlease_watch = "2s"\n' >"$dir/slurmckpt.toml"
     if [ ! -s "$dir/site.key" ]; then
         (umask 077 && head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \n' >"$dir/site.key")
         chmod 400 "$dir/site.key"

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,9 @@ FIRST_PID = 100  # the leader's pid: pod init sets ns_last_pid to 99 so that CRI
 _BUILD_SECONDS = 30
 _SYNC_SECONDS = 10
 _KILL_SECONDS = 120  # until the kernel has taken back the memory of all ranks
+_STOPS = frozenset({signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
+# Longer than any suspend_grace_time; after it the tasks were stopped by the user's own wish, and may be captured so.
+_STOPPING_SECONDS = 300.0
 
 
 class PodError(SlurmckptError):
@@ -56,12 +60,16 @@ class Held:
 
 @dataclass(frozen=True)
 class PodSettings:
-    """libexec: directory of pod-init, leader, enter. shm: the job's /dev/shm. run: where the pod's pid is noted."""
+    """libexec: directory of pod-init, leader, enter. shm: the job's /dev/shm. run: where the pod's pid is noted.
+
+    signals_children: whether Slurm's signals to a step come to every process of it.
+    """
 
     libexec: Path
     shm: Path
     run: Path
     deny_io_uring: bool
+    signals_children: bool = False
 
 
 @dataclass
@@ -71,6 +79,7 @@ class Pod:
     binds: what is mounted where in its mount namespace, in order.
     on_held: told of each exit and signal that pod init holds; see hold(). exits: held now, task to raw wait status.
     delivered: task to the signals that Slurm has sent it since it was started or restored.
+    anchor: leads to the process that pod init becomes a child of; without it, it stands outside Slurm's process tree.
     """
 
     step: str
@@ -91,10 +100,12 @@ class Pod:
     on_held: Callable[[Held], None] | None = None
     exits: dict[int, int] = field(default_factory=dict)
     delivered: dict[int, set[int]] = field(default_factory=dict)
+    anchor: Channel | None = None
     _channel: Channel | None = None
     _answers: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     _reader: asyncio.Task[None] | None = None
     _burial: asyncio.Task[None] | None = None
+    _stop_signal_at: float | None = None
 
     @property
     def running(self) -> bool:
@@ -106,6 +117,15 @@ class Pod:
         """The signals that reached any of its tasks from outside."""
         return set[int]().union(*self.delivered.values())
 
+    @property
+    def stopping(self) -> bool:
+        """Whether its tasks got a signal that stops them, and none since that lets them go on.
+
+        Slurm is suspending the step then. An image would hold stopped tasks, and nobody would ever wake them where it
+        is restored.
+        """
+        return self._stop_signal_at is not None and time.monotonic() - self._stop_signal_at < _STOPPING_SECONDS
+
     async def build(self, shim_pid: int, network: Literal["new", "keep"] | int) -> None:
         """Make the namespaces around the shim's own context. Raises PodError; nothing is left then.
 
@@ -114,29 +134,10 @@ class Pod:
         self.cgroups = procs_files(shim_pid)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = Channel(ours)
-        command = [
-            str(self.settings.libexec / "pod-init"),
-            "--control",
-            str(theirs.fileno()),
-            "--shim-pid",
-            str(shim_pid),
-        ]
-        for path in self.cgroups:
-            command += ["--cgroup", str(path)]
-        command += ["--shm", str(self.settings.shm), "--net", str(network)]
-        for source, target in self.binds:
-            command += ["--bind", f"{source}:{target}"]
         process = None
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *([network] if isinstance(network, int) else [])],
-                start_new_session=True,
-                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-            )
+            if not await self._ask_anchor(shim_pid, theirs, network):
+                process = await self._start_init(shim_pid, theirs, network)
             theirs.close()
             ready = await asyncio.wait_for(self._channel.receive(), _BUILD_SECONDS)
             if ready is None or ready.verb != "READY" or len(ready.descriptors) != 1:
@@ -150,7 +151,8 @@ class Pod:
             self.pidfd = os.pidfd_open(self.init_pid)
             self.status_pipe = ready.descriptors.pop()
             self.status_key = f"pipe:[{os.fstat(self.status_pipe).st_ino}]"
-            await process.wait()
+            if process is not None:
+                await process.wait()
             self._note()
         except BaseException as error:
             if process is not None:
@@ -167,6 +169,52 @@ class Pod:
         finally:
             theirs.close()
         self._reader = asyncio.create_task(self._read(self._channel))
+
+    async def _ask_anchor(self, shim_pid: int, control: socket.socket, network: Literal["new", "keep"] | int) -> bool:
+        """Have the anchor start pod init; whether it could be asked. The numbers are those of pod/anchor.c."""
+        if self.anchor is None:
+            return False
+        program = os.open(self.settings.libexec / "pod-init", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            net = 12 if isinstance(network, int) else network
+            words = self._arguments(shim_pid, 11, net)
+            pairs: list[tuple[str, object]] = [("arg", word) for word in words]
+            pairs += [("cgroup", path) for path in self.cgroups]
+            given = [program, control.fileno(), *([network] if isinstance(network, int) else [])]
+            await self.anchor.send("POD", pairs, given)
+        except ConnectionError as error:
+            log.warning("step %s: its anchor is gone (%s); its pod stands outside Slurm's tree", self.step, error)
+            return False
+        finally:
+            os.close(program)
+        return True
+
+    async def _start_init(
+        self, shim_pid: int, control: socket.socket, network: Literal["new", "keep"] | int
+    ) -> asyncio.subprocess.Process:
+        """Start pod init from here."""
+        return await asyncio.create_subprocess_exec(
+            str(self.settings.libexec / "pod-init"),
+            *self._arguments(shim_pid, control.fileno(), network),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[control.fileno(), *([network] if isinstance(network, int) else [])],
+            start_new_session=True,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        )
+
+    def _arguments(self, shim_pid: int, control: int, network: str | int) -> list[str]:
+        """Pod init's, with the numbers that its descriptors have there."""
+        words = ["--control", str(control), "--shim-pid", str(shim_pid), "--shm", str(self.settings.shm)]
+        words += ["--net", str(network)]
+        for path in self.cgroups:
+            words += ["--cgroup", str(path)]
+        for source, target in self.binds:
+            words += ["--bind", f"{source}:{target}"]
+        if self.settings.signals_children:
+            words.append("--doubt-signals")
+        return words
 
     async def start(self, tasks: Sequence[Task]) -> None:
         """Start the tasks afresh. Their connections and descriptors go to the pod."""
@@ -360,8 +408,7 @@ class Pod:
             if (index := message.number("index")) in self.exits and all(key != "n" for key, _ in message.pairs):
                 self.tasks[index].status = self.exits.pop(index)
         elif message.verb == "SIGNALLED":
-            self.delivered.setdefault(message.number("index"), set()).add(message.number("n"))
-            log.info("step %s: task %d gets signal %d", self.step, message.number("index"), message.number("n"))
+            self._note_signal(message.number("index"), message.number("n"))
         elif message.verb == "FAILED":
             log.error("pod init of step %s: %s", self.step, message.text("reason"))
         elif (future := self._answers.get(message.verb)) is not None and not future.done():
@@ -372,6 +419,14 @@ class Pod:
             self.exits[held.index] = held.status
         if self.on_held is not None:
             self.on_held(held)
+
+    def _note_signal(self, index: int, number: int) -> None:
+        log.info("step %s: task %d gets signal %d", self.step, index, number)
+        self.delivered.setdefault(index, set()).add(number)
+        if number in _STOPS:
+            self._stop_signal_at = time.monotonic()
+        elif number == signal.SIGCONT:
+            self._stop_signal_at = None
 
     def _finish(self) -> None:
         self.close_status_pipe()

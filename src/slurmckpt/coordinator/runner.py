@@ -26,6 +26,7 @@ from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.coordinator.streams import OutputHolder, files_written_by
 from slurmckpt.coordinator.task import Task
 from slurmckpt.errors import Refused, SlurmckptError
+from slurmckpt.slurm import nodeconf
 from slurmckpt.store.manifest import OutputFile, StepImage
 from slurmckpt.units import format_seconds
 
@@ -84,12 +85,15 @@ class StepRunner:
                         await end_tasks(step, tasks)
                         return
                     await self._start(step, tasks, groups[0])
+            if incarnation.superseded and step.pod is not None:
+                step.pod.destroy()
         except restoring.Lost as error:
             log.error(
                 "step %s: the tasks are lost, their restore failed when they were about to run: %s", step.name, error
             )
             for task in tasks:
                 task.close()
+            step.let_anchor_go()
             step.streams.close()
             return
         except Exception as error:  # the shims wait for an answer: whatever it is, they must get one
@@ -103,6 +107,9 @@ class StepRunner:
                 log.warning("step %s does not come back: %s", step.name, error)
                 text = str(error)
                 returning.fail(text if text.startswith("step ") else f"step {step.name}: {text}")
+                await end_tasks(step, tasks)
+                return
+            if incarnation.superseded:
                 await end_tasks(step, tasks)
                 return
             log.warning("step %s runs unwrapped: %s", step.name, error)
@@ -348,6 +355,7 @@ class StepRunner:
         await pod.ended.wait()
         await pod.gone()
         self._incarnation.at_end(step)
+        step.let_anchor_go()
         step.streams.close()
         if step.name == "batch":
             await self.close_script()
@@ -361,8 +369,17 @@ class StepRunner:
     def _new_pod(self, step: Step, groups: Sequence[int]) -> Pod:
         incarnation, settings = self._incarnation, self._incarnation.settings
         run = settings.paths.run / str(incarnation.spec.job.job_id)
-        pods = PodSettings(settings.paths.libexec, incarnation.shm, run, settings.capture.io_uring == "deny")
-        return Pod(step.name, incarnation.spec.job.uid, incarnation.spec.job.gid, groups, pods)
+        pods = PodSettings(
+            settings.paths.libexec,
+            incarnation.shm,
+            run,
+            settings.capture.io_uring == "deny",
+            nodeconf.signals_children(),
+        )
+        # Below slurmstepd SIGTERM would reach the ranks at once there, before their last checkpoint.
+        outside = "preempt" in incarnation.spec.recover(settings) and nodeconf.preempts_by_parents()
+        anchor = None if outside else step.anchor
+        return Pod(step.name, incarnation.spec.job.uid, incarnation.spec.job.gid, groups, pods, anchor=anchor)
 
     def _launcher_outputs(self, step: Step) -> list[OutputHolder]:
         return files_written_by(step.launch.pid, f"srun/{step.name}") if step.launch is not None else []
@@ -377,6 +394,7 @@ async def _watch(launch: Launch, returning: Returning) -> None:
 
 async def run_directly(step: Step, tasks: Sequence[Task]) -> None:
     """Fail open: every shim executes its task itself."""
+    step.let_anchor_go()
     step.streams.close()
     for task in tasks:
         with contextlib.suppress(ConnectionError):
@@ -385,6 +403,7 @@ async def run_directly(step: Step, tasks: Sequence[Task]) -> None:
 
 async def end_tasks(step: Step, tasks: Sequence[Task]) -> None:
     """Their shims end as if the tasks had been killed."""
+    step.let_anchor_go()
     step.streams.close()
     for task in tasks:
         with contextlib.suppress(ConnectionError):

@@ -92,15 +92,17 @@ class Server:
             message = await channel.receive()
             if message is None:
                 return
-            message.close()
-            hello = parse_hello(message)
-            job = self._job.spec.job
-            if (hello.job, hello.uid) != (job.job_id, job.uid):
-                raise WireError(f"a task of job {hello.job} of user id {hello.uid}")
-            if hello.off:
-                self._job.runs_outside(hello)
-                return
-            step = self._job.step_of(hello)
+            with contextlib.closing(message):
+                hello = parse_hello(message)
+                job = self._job.spec.job
+                if (hello.job, hello.uid) != (job.job_id, job.uid):
+                    raise WireError(f"a task of job {hello.job} of user id {hello.uid}")
+                if hello.off:
+                    self._job.runs_outside(hello)
+                    return
+                step = self._job.step_of(hello)
+                if step is not None:
+                    step.take_anchor(message)
             start = await channel.receive()
             if start is None:
                 raise WireError(f"task {hello.task} of step {hello.step_name} ended before it started")

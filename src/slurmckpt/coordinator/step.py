@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.scriptfile import NONE, ScriptFile
 from slurmckpt.coordinator.streams import Streams
 from slurmckpt.coordinator.task import Hello, Task
+from slurmckpt.coordinator.wire import Channel, Message
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,8 @@ class Step:
     launch: the srun of the batch script that brought it; None when something else did. script_file: of the batch step,
     once it starts.
     interactive: one of its tasks has a terminal, and so none of them goes into a pod.
+    shim: of its first task. anchor: leads to the root process below the first task whose children the pods are
+    (pod/anchor.c).
     """
 
     name: str
@@ -58,10 +62,12 @@ class Step:
     complete: asyncio.Event = field(default_factory=asyncio.Event)
     closed: bool = False
     pod: Pod | None = None
+    anchor: Channel | None = None
     streams: Streams = field(default_factory=Streams)
     argv_digest: str = ""
     command: str = ""
     script_file: ScriptFile = NONE
+    shim: int = 0
     carrier: int = 0
     restored_from: int | None = None
     launch: Launch | None = None
@@ -77,8 +83,22 @@ class Step:
         self.tasks[task.hello.task] = task
         self._count()
 
+    def take_anchor(self, hello: Message) -> None:
+        """Keep the connection to the step's anchor, which comes with the HELLO of its first task."""
+        if self.anchor is None and not self.closed and hello.descriptors:
+            self.anchor = Channel(socket.socket(fileno=hello.descriptors.pop(0)))
+
+    def let_anchor_go(self) -> None:
+        """No pod will be made below it any more: it ends, with the pods that are there."""
+        if self.anchor is not None:
+            self.anchor.close()
+            self.anchor = None
+
     def lose(self, index: int) -> None:
         """A task announced itself and ended before it was ready."""
+        if index == 0 and index not in self.tasks:
+            # It stands below that task, which becomes the user's program or is gone.
+            self.let_anchor_go()
         if index not in self.tasks:
             self.gone.add(index)
             self._count()
@@ -96,6 +116,7 @@ class Step:
         if tasks:
             self.argv_digest = _digest([task.argv_digest for task in tasks])
             self.command = tasks[0].command
+            self.shim = tasks[0].shim_pid
             self.carrier = parent_of(tasks[0].shim_pid)
         return tasks
 

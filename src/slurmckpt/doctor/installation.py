@@ -11,7 +11,7 @@ from slurmckpt.doctor import elf, trusted
 from slurmckpt.doctor.finding import Finding, ok, problem, skipped, warning
 from slurmckpt.doctor.host import Host
 
-_PROGRAMS = ("shim", "pod-init", "leader", "enter", "srun", "launcher")
+_PROGRAMS = ("shim", "anchor", "pod-init", "leader", "enter", "srun", "launcher")
 _AGAIN = "run make install again"
 _PYTHON_SECONDS = 20.0
 _SAY = "import slurmckpt; print(slurmckpt.__version__); print(slurmckpt.__file__)"

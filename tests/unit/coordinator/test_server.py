@@ -320,10 +320,10 @@ HELLO = {"v": 1, "job": 7, "step": 0, "task": 0, "gtask": 0, "ntasks": 1, "nnode
 class Shim:
     """The connection of a task: HELLO by the plugin, then whatever the shim sends."""
 
-    def __init__(self, run: Path, **changes: object) -> None:
+    def __init__(self, run: Path, *descriptors: int, **changes: object) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.connect(str(run / sockets.TASK_SOCKET))
-        self.socket.sendall(packed("HELLO", **(HELLO | changes)))
+        send_raw(self.socket, packed("HELLO", **(HELLO | changes)), descriptors)
 
     def start(self) -> None:
         descriptors = [good_payload([1]), memfd(bytes(held.SIZE)), os.open("/dev/null", os.O_RDWR)]
@@ -365,6 +365,51 @@ def test_a_task_comes_in(run: Path) -> None:
         assert await shim.answer() == b"SAY\0text=hello\0"
         task.close()
         shim.close()
+
+    serve(run, scene)
+
+
+def is_closed(anchor: socket.socket) -> bool:
+    """Whether the coordinator has let go of an anchor."""
+    anchor.setblocking(False)
+    try:
+        return anchor.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+@needs_root
+def test_the_anchor_of_a_step(run: Path) -> None:
+    """It is kept for the pods that will be made, and goes when the task that it stands below does."""
+
+    async def scene(job: FakeJob) -> None:
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3)]
+        anchors = [anchor for anchor, _ in pairs]
+        shims = [
+            Shim(run, pairs[0][1].fileno(), ntasks=2),
+            Shim(run, pairs[1][1].fileno(), ntasks=2, task=1),  # one is enough
+            Shim(run, pairs[2][1].fileno(), step=1),
+        ]
+        for _, given in pairs:
+            given.close()
+        await until(lambda: set(job.steps) == {"0", "1"} and is_closed(anchors[1]))
+        assert not is_closed(anchors[0]) and not is_closed(anchors[2])
+        step = job.steps["0"]
+        assert step.anchor is not None
+        await step.anchor.send("POD")
+        assert anchors[0].recv(10) == b"POD\0"
+        shims[0].start()
+        await until(lambda: 0 in step.tasks)
+        shims[2].close()
+        await until(lambda: is_closed(anchors[2]))
+        assert not is_closed(anchors[0])
+        step.let_anchor_go()
+        await until(lambda: is_closed(anchors[0]))
+        step.tasks[0].close()
+        for shim in shims:
+            shim.close()
+        for anchor in anchors:
+            anchor.close()
 
     serve(run, scene)
 

@@ -10,7 +10,7 @@ import slurmckpt
 from slurmckpt.doctor import elf, installation
 from tests.unit.doctor.world import Compile, World
 
-PROGRAMS = ("shim", "pod-init", "leader", "enter", "srun", "launcher")
+PROGRAMS = ("shim", "anchor", "pod-init", "leader", "enter", "srun", "launcher")
 
 
 @pytest.fixture

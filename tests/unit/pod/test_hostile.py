@@ -399,8 +399,9 @@ def test_leader_by_hand() -> None:
         (
             [],
             "usage: pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--bind SOURCE:TARGET]... "
-            "[--net new|keep|FD]",
+            "[--net new|keep|FD] [--anchor FD] [--doubt-signals]",
         ),
+        (["--anchor", "2"], "--anchor 2 is not a descriptor above 2"),
         (["--control", "x"], "--control x is not a descriptor above 2"),
         (["--control", "2"], "--control 2 is not a descriptor above 2"),
         (["--control", "9", "--shim-pid", "0"], "--shim-pid 0 is not the pid of a task shim"),

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -344,6 +344,74 @@ def test_a_task_is_wrapped(
             b"gid": b"65534",
         }
         assert connection.recv(1) == b""  # the task has ended
+
+
+# Ends when the coordinator's end is closed, after it has said on it that it is there.
+ANCHOR = """#include <stdlib.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	char byte;
+	int sock = argc == 2 ? atoi(argv[1]) : -1;
+	close(1);
+	close(2);
+	return write(sock, "anchor", 6) == 6 && read(sock, &byte, 1) == 0 ? 0 : 1;
+}
+"""
+
+
+@pytest.fixture
+def anchor(libexec: Path) -> Path:
+    """A program in the place of the anchor."""
+    source = libexec / "anchor.c"
+    source.write_text(ANCHOR)
+    subprocess.run(["cc", "-o", str(libexec / "anchor"), str(source)], check=True)
+    return libexec / "anchor"
+
+
+@needs_root
+def test_the_first_task_of_a_step_brings_an_anchor(
+    host: Path, plugin: Path, libexec: Path, listener: socket.socket, anchor: Path
+) -> None:
+    done = run(host, plugin, "remote", *task_words(libexec, ntasks=2), GIVEN, f"setuid={NOBODY}", *TASK)
+    # Nothing of it but the child is the task's.
+    assert len(lines(done, "inherits")) == 1 and len(argv(done)) == 1
+    connection, _ = listener.accept()
+    with connection:
+        message, descriptors, _, _ = socket.recv_fds(connection, 65536, 4)
+        assert message.startswith(b"HELLO\0v=1\0") and len(descriptors) == 1
+        with socket.socket(fileno=descriptors[0]) as leading:
+            assert leading.recv(100) == b"anchor"
+    run(host, plugin, "remote", *task_words(libexec, task=1, ntasks=2), GIVEN, f"setuid={NOBODY}", *TASK)
+    connection, _ = listener.accept()
+    with connection:
+        assert socket.recv_fds(connection, 65536, 4)[1] == []
+
+
+@needs_root
+@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.chmod(0o777)])
+def test_a_task_is_wrapped_without_an_anchor(
+    host: Path, plugin: Path, libexec: Path, listener: socket.socket, anchor: Path, spoil: Callable[[Path], None]
+) -> None:
+    """The pod then stands outside Slurm's process tree; that is no reason to go without checkpoints."""
+    spoil(anchor)
+    done = run(host, plugin, "remote", *task_words(libexec), GIVEN, f"setuid={NOBODY}", *TASK)
+    assert "slurmckpt-shim" in argv(done)[0]
+    assert lines(done, "info") == [f"slurmckpt: {anchor}: " + lines(done, "info")[0].partition(f"{anchor}: ")[2]]
+    connection, _ = listener.accept()
+    with connection:
+        assert socket.recv_fds(connection, 65536, 4)[1] == []
+
+
+@needs_root
+def test_a_task_that_is_not_wrapped_has_no_child_that_it_did_not_make(
+    host: Path, plugin: Path, libexec: Path, listener: socket.socket, anchor: Path
+) -> None:
+    listener.close()
+    words = [*task_words(libexec), GIVEN, "exec=1", "--", "/bin/sh", "-c", "cat /proc/$$/task/$$/children"]
+    done = subprocess.run([str(host), str(plugin), "remote", *words], capture_output=True, text=True, timeout=30)
+    # The child that it does see is the cat.
+    assert len(done.stdout.splitlines()[-1].split()) == 1, done.stdout
 
 
 @needs_root
