@@ -56,7 +56,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Store:
-    """Where committed checkpoints live and how many are kept."""
+    """Where committed checkpoints live and how many are kept. lease_watch: seconds."""
 
     path: Path = Path("/var/spool/slurmckpt")
     keep: int = 2
@@ -64,6 +64,7 @@ class Store:
     level: int = 1
     retries: int = 3
     patience: float = 300.0
+    lease_watch: float = 10.0
     record_days: int = 30
     image_days: int = 7
 
@@ -223,6 +224,7 @@ def _store(table: _Table) -> Store:
         level=table.whole("level", default.level, 1, 19),
         retries=table.whole("retries", default.retries, 0, 100),
         patience=table.seconds("patience", default.patience, 1, 7 * DAY),
+        lease_watch=table.seconds("lease_watch", default.lease_watch, 1, DAY),
         record_days=table.whole("record_days", default.record_days, 0, 36500),
         image_days=table.whole("image_days", default.image_days, 0, 36500),
     )

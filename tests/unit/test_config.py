@@ -145,7 +145,7 @@ def test_values(tmp_path: Path) -> None:
         ('[store]\npath = "/a\\u0000b"', "store.path = '/a\\x00b' is not accepted: an absolute path"),
         (
             '[store]\npaht = "/x"',
-            "unknown key store.paht (did you mean path?); accepted: compression, image_days, keep, level",
+            "unknown key store.paht (did you mean path?); accepted: compression, image_days, keep, lease_watch",
         ),
         ("[stroe]\nkeep = 1", "unknown key stroe (did you mean store?); accepted: capture, fingerprint"),
         ("store = 1", "store = 1 is not accepted: a section, written [store]"),

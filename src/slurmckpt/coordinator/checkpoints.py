@@ -15,10 +15,11 @@ from pathlib import Path
 from slurmckpt import __version__
 from slurmckpt.capture import criu
 from slurmckpt.coordinator import group, node, schedule
-from slurmckpt.coordinator.choice import Skipped, Unsettled
+from slurmckpt.coordinator.choice import Skipped, Suspended, Unsettled
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
 from slurmckpt.coordinator.step import Step, StepNumbers
+from slurmckpt.coordinator.suspension import suspended
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.slurm import admincomment
 from slurmckpt.slurm.port import SlurmPort
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 _TRIES = 20
 _RETRY_SECONDS = 0.1
 _REMEMBERED = 5
+# How late a suspension, or its end, may be noticed.
+_LOOK_SECONDS = 1.0
 
 
 class Checkpointer:
@@ -60,25 +63,49 @@ class Checkpointer:
         self.newest: Manifest | None = None
         self.seconds: deque[float] = deque(maxlen=_REMEMBERED)
         self.committed: list[Callable[[Manifest], Awaitable[None]]] = []
-        self._cost: float | None = None
+        plan = incarnation.plan
+        # What is known of the job from its earlier incarnation, until there is something newer.
+        self._cost = plan.manifest.freeze_seconds if plan is not None else None
         self._feature_noted = False
+        self._under_way: asyncio.Task[Manifest] | None = None
+        self._taken = 0
 
     async def keep_time(self) -> None:
         """Take checkpoints by the timer, until cancelled."""
         incarnation, spread = self._incarnation, random.Random()
-        interval = incarnation.spec.interval(incarnation.settings)
+        interval, first = incarnation.spec.interval(incarnation.settings), True
         while True:
-            pause = schedule.seconds_until_next(interval, incarnation.settings.schedule, self._cost, spread)
+            pause = schedule.seconds_until_next(interval, incarnation.settings.schedule, self._cost, spread, first)
             if pause is None:
                 return
-            await asyncio.sleep(pause)
+            first = False
+            await self._pass(pause)
             if any(step.running for step in self._steps.values()):
                 try:
                     await self.take()
-                except (Skipped, lease.LeaseLost):
+                except Skipped:
                     pass  # reported by take()
+                except lease.LeaseLost:
+                    return  # this incarnation is over
                 except Exception:  # a fault of ours in one checkpoint must not cost the job those after it
                     log.exception("job %d: no checkpoint", incarnation.spec.job.job_id)
+
+    async def _pass(self, seconds: float) -> None:
+        """Wait for as long since the last checkpoint, be it by request. While the job is suspended, no time passes."""
+        clock = asyncio.get_running_loop().time
+        left, taken = seconds, self._taken
+        while left > 0:
+            before = clock()
+            await asyncio.sleep(min(left, _LOOK_SECONDS))
+            if self._taken != taken:
+                left, taken = seconds, self._taken
+            elif not suspended(self._steps.values()):
+                left -= clock() - before
+
+    def abandon(self) -> None:
+        """A newer incarnation runs: give up the checkpoint under way. take() then raises lease.LeaseLost."""
+        if self._under_way is not None:
+            self._under_way.cancel()
 
     async def take(self) -> Manifest:
         """Take one now.
@@ -86,11 +113,19 @@ class Checkpointer:
         Raises Skipped with the reason when none is taken, lease.LeaseLost when a newer incarnation runs.
         """
         async with self.one_at_a_time:
+            if suspended(self._steps.values()):
+                raise Suspended("the job is suspended")
             try:
-                await lease.check(self._incarnation.store, self._incarnation.files, self._incarnation.epoch)
-                return await self._take()
+                self._under_way = asyncio.create_task(self._take())
+                return await self._under_way
+            except asyncio.CancelledError:
+                if self._incarnation.superseded:
+                    raise lease.LeaseLost(self._incarnation.superseded) from None
+                raise
             except lease.LeaseLost as error:
                 await self._lost(str(error))
+                raise
+            except Suspended:
                 raise
             except Skipped as error:
                 await self._report(str(error))
@@ -101,10 +136,14 @@ class Checkpointer:
                 reason = str(error) or type(error).__name__
                 await self._report(reason)
                 raise Skipped(reason) from error
+            finally:
+                self._under_way = None
+                self._taken += 1
 
     async def _take(self) -> Manifest:
         incarnation = self._incarnation
-        seq = await incarnation.files.run(incarnation.store.next_seq)
+        await lease.check(incarnation.store, incarnation.files, incarnation.epoch)
+        seq = max(await incarnation.files.run(incarnation.store.next_seq), incarnation.disowned + 1)
         captured = await self._capture(seq)
         self._cost = captured.freeze_seconds
         if captured.without_script:

@@ -23,6 +23,10 @@ class Unsettled(Skipped):
     """Not at this moment, but soon."""
 
 
+class Suspended(Skipped):
+    """Slurm has stopped the job, or is about to. Nothing is wrong with it."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """steps: who takes part. script: when the batch script does, with its sruns.

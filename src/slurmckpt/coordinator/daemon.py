@@ -52,12 +52,17 @@ async def _serve(
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
 
+    async def end_when_superseded() -> None:
+        await job.superseded.wait()
+        terminate()
+
     async def end_when_left_behind() -> None:
         if slurm is not None:
             await orphan.left_behind(spec, job.steps, slurm)
             terminate()
 
-    beside = [asyncio.create_task(job.open()), asyncio.create_task(end_when_left_behind())]
+    works = (job.open(), end_when_superseded(), end_when_left_behind())
+    beside = [asyncio.create_task(work) for work in works]
     await server.serve()
     for each in beside:
         each.cancel()

@@ -24,7 +24,7 @@ from slurmckpt.capture.drain import DrainResult, drain
 from slurmckpt.capture.preflight import PodScan, scan
 from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import held, outputs, shm
-from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled, choose, without_script
+from slurmckpt.coordinator.choice import Choice, Skipped, Suspended, Unsettled, choose, without_script
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
 from slurmckpt.coordinator.network import reachable
 from slurmckpt.coordinator.pod import Pod
@@ -259,6 +259,8 @@ class _Cut:
                 raise Unsettled(f"the tasks of step {name} have ended")
             if participant.pod.exits:
                 raise Unsettled(f"task {min(participant.pod.exits)} of step {name} has just ended")
+            if participant.pod.stopping:
+                raise Suspended("the job is being suspended")
             # Now, as a task may end as soon as it runs again.
             participant.tasks = _task_images(participant.pod)
             if any(not task.pid and not task.exited for task in participant.tasks):
@@ -285,6 +287,10 @@ class _Cut:
         assert self._measuring is not None
         await self._measuring
         faults.at("capture.written")
+        for participant in self.participants:
+            await participant.pod.sync()
+            if participant.pod.stopping:
+                raise Suspended("the job is being suspended")
         self._shm = await asyncio.to_thread(shm.save, self._tools.shm, self._directory / shm.ARCHIVE)
 
     async def _measure(self) -> None:

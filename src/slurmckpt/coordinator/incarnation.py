@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt.config import Settings
-from slurmckpt.coordinator import node, rules, staging
+from slurmckpt.coordinator import fence, node, rules, staging
 from slurmckpt.coordinator.journal import Journal
 from slurmckpt.coordinator.plan import Plan, Planner
 from slurmckpt.coordinator.recovery import events
@@ -34,7 +35,8 @@ class Incarnation:
 
     cold_start: why there is no plan although the job ran before. script: the running batch task, where its sruns have a
     stand-in. starting: held while a step is started, or while a cut is taken: a step that begins is in neither half.
-    at_end: told of each step when its pod has ended, while its streams are still open.
+    at_end: told of each step when its pod has ended, while its streams are still open. disowned: the highest number
+    that an earlier incarnation may still be writing. superseded: why this one has lost its lease.
     """
 
     spec: JobSpec
@@ -52,6 +54,8 @@ class Incarnation:
     script: Script | None = None
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     at_end: Callable[[Step], None] = lambda _: None
+    disowned: int = 0
+    superseded: str = ""
 
     @property
     def enter(self) -> Path:
@@ -94,6 +98,8 @@ async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | No
         directory = await asyncio.to_thread(staging.prepare, settings, spec.job.job_id)
         await asyncio.to_thread(staging.sweep, settings)
         epoch = await lease.take(store, files, spec.node)
+        taken = time.monotonic()
+        disowned = await retention.disown(store, files)
         journal = await Journal.open(store, files, spec, epoch, known.job)
 
         def unfit(manifest: Manifest) -> str:
@@ -112,6 +118,7 @@ async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | No
             planner=Planner(store, files, here.key, directory, unfit),
             staging=directory,
             shm=settings.paths.run / str(spec.job.job_id) / "shm",
+            disowned=disowned,
         )
         incarnation.planner.removed = journal.removed
         if epoch > 1:
@@ -127,8 +134,10 @@ async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | No
                 await incarnation.start_cold(reason)
             else:
                 await incarnation.advance()
+        if journal.follows_a_lost_one:
+            await fence.wait_for_the_other(spec.job, settings.store.lease_watch, taken)
         return incarnation
     except BaseException:
-        # Not waited for: its thread may hang in a store that does not answer, and the tasks wait for us.
-        asyncio.get_running_loop().run_in_executor(None, files.close)
+        # Its thread may hang in a store that does not answer, and the tasks wait for us.
+        files.close(wait=False)
         raise

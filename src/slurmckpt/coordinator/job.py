@@ -12,7 +12,7 @@ from typing import Any
 from slurmckpt import faults
 from slurmckpt.capture import procfs
 from slurmckpt.config import Settings
-from slurmckpt.coordinator import incarnation, rules, shm
+from slurmckpt.coordinator import fence, incarnation, rules, shm
 from slurmckpt.coordinator.checkpoints import Checkpointer
 from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.finished import ScriptEnd
@@ -21,7 +21,7 @@ from slurmckpt.coordinator.notices import PREFIX, Notices
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.recovery import events
 from slurmckpt.coordinator.recovery.watch import Recovery
-from slurmckpt.coordinator.runner import StepRunner, run_directly
+from slurmckpt.coordinator.runner import StepRunner, end_tasks, run_directly
 from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.coordinator.step import Step, StepNumbers
@@ -60,6 +60,8 @@ class Job:
         self._recovery: Recovery | None = None
         self._declined = ""
         self._ready = asyncio.Event()
+        # Then nothing is left to do here, and no epilog may ever come: for slurmctld the job is not on this node.
+        self.superseded = asyncio.Event()
         self._working: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[None] | None = None
         self._stopping = False
@@ -86,7 +88,8 @@ class Job:
             )
             self._recovery = Recovery(begun, self.steps, self.notices, self._slurm, self._checkpointer, self._numbers)
             self._runner = StepRunner(begun, self.steps, self.notices, self._numbers, self._recovery.watch)
-            for work in (self._checkpointer.keep_time(), *self._recovery.works()):
+            fenced = fence.watch(begun.store, begun.epoch, self.settings.store.lease_watch, self._superseded)
+            for work in (self._checkpointer.keep_time(), fenced, *self._recovery.works()):
                 self._work(work)
         except rules.Pointless as error:
             self.decline(str(error), error.quiet)
@@ -174,6 +177,8 @@ class Job:
         await self._end_pods()
         if self._runner is not None:
             await self._runner.close_script()
+        for step in self.steps.values():
+            step.let_anchor_go()
         faults.at("stop.pods")
         if self._incarnation is not None:
             shutil.rmtree(self._incarnation.staging, ignore_errors=True)
@@ -201,7 +206,8 @@ class Job:
                 await begun.journal.gone(f"when it had ended ({_outcome(state, preempted)})")
                 await retention.remove_all(begun.store, begun.files)
             await retention.forget(begun.store, begun.files, self.settings.store.record_days)
-        await asyncio.to_thread(begun.files.close)
+        # All that was asked of it is done, or it hangs in a store that does not answer.
+        begun.files.close(wait=False)
 
     async def _info(self) -> JobInfo | None:
         """What Slurm says of the job once it has decided what becomes of it; None when that is not known."""
@@ -239,7 +245,9 @@ class Job:
         await self._ready.wait()
         if not tasks:
             return
-        if step.interactive:
+        if self._incarnation is not None and self._incarnation.superseded:
+            await end_tasks(step, tasks)
+        elif step.interactive:
             await run_directly(step, tasks)
         elif self._declined or self._runner is None:
             await self.notices.to_starting(tasks)
@@ -249,9 +257,13 @@ class Job:
 
     async def _superseded(self, reason: str) -> None:
         """A newer incarnation runs elsewhere: this one was given up for dead, publishes nothing and ends."""
-        log.error("job %d: %s", self.spec.job.job_id, reason)
-        self._declined = reason
+        assert self._incarnation is not None and self._checkpointer is not None
+        if not self._incarnation.superseded:
+            log.error("job %d: %s; what runs of it here is ended", self.spec.job.job_id, reason)
+        self._incarnation.superseded = self._declined = reason
+        self._checkpointer.abandon()
         await self._end_pods()
+        self.superseded.set()
 
     def _pods(self) -> list[Pod]:
         return [step.pod for step in self.steps.values() if step.pod is not None]

@@ -9,7 +9,7 @@ from slurmckpt.coordinator.recovery.events import LOST
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.errors import SlurmckptError, one_line
 from slurmckpt.slurm.port import JobInfo
-from slurmckpt.store import record
+from slurmckpt.store import lease, record
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.layout import JobStore
 from slurmckpt.store.manifest import Manifest
@@ -46,6 +46,12 @@ class Journal:
         journal = cls(store, files, kept, attempt)
         await journal._save()
         return journal
+
+    @property
+    def follows_a_lost_one(self) -> bool:
+        """Whether the incarnation before was on another node, and nobody saw its end there."""
+        before = self._record.attempts[:-1]
+        return bool(before) and before[-1].ended is None and before[-1].node != self._attempt.node
 
     @staticmethod
     def mark_lost(kept: Record) -> None:
@@ -139,6 +145,8 @@ class Journal:
 
     async def _save(self) -> None:
         try:
+            # A newer incarnation has its own copy, and ours would overwrite what it has written.
+            await lease.check_claim(self._store, self._files, self._attempt.epoch)
             await record.save(self._store, self._files, self._record)
         except (SlurmckptError, OSError) as error:
             log.warning("the job's record cannot be written: %s", error)

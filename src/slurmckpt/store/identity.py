@@ -124,9 +124,10 @@ class UserFiles:
     def _stuck(self) -> StoreError:
         return StoreError(f"the store has not answered for {format_seconds(self._patience)} (store.patience)")
 
-    def close(self) -> None:
-        """Wait for what runs, then end the thread; one that does not come on is left to its fate."""
-        self._executor.shutdown(wait=not (self._pending and time.monotonic() - self._seen > self._patience))
+    def close(self, wait: bool = True) -> None:
+        """End the thread once what runs has ended; wait: until then. One that does not come on is left to its fate."""
+        stuck = self._pending and time.monotonic() - self._seen > self._patience
+        self._executor.shutdown(wait=wait and not stuck)
 
     def __enter__(self) -> UserFiles:
         return self

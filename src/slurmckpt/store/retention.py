@@ -53,6 +53,16 @@ async def remove(store: JobStore, files: UserFiles, seqs: Sequence[int], partial
     await files.run(_remove, store, seqs, partials)
 
 
+async def disown(store: JobStore, files: UserFiles) -> int:
+    """Take away what earlier incarnations were writing; gives the highest number among it, 0 when there was nothing.
+
+    To be called once the lease is taken: an earlier incarnation that has looked at the lease, and whose rename hangs on
+    its way to the store, then has nothing to rename. Its numbers are not to be used again. What cannot be removed now
+    is left to prune(). Raises StoreError when the store cannot be read.
+    """
+    return await files.run(_disown, store)
+
+
 async def remove_all(store: JobStore, files: UserFiles) -> list[int]:
     """Remove all checkpoints, also partial ones; record and lease stay. Gives the committed ones that were removed.
 
@@ -86,6 +96,13 @@ def _remove_all(store: JobStore) -> list[int]:
     committed = store.sequence_numbers()
     _remove(store, committed, store.numbers(PARTIAL_SUFFIX))
     return committed
+
+
+def _disown(store: JobStore) -> int:
+    partials = store.numbers(PARTIAL_SUFFIX)
+    with contextlib.suppress(StoreError):
+        _remove(store, [], partials)
+    return max(partials, default=0)
 
 
 def _remove(store: JobStore, committed: Iterable[int], partials: Iterable[int]) -> None:

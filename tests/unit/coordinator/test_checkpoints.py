@@ -77,6 +77,9 @@ class Stage:
             enter=Path("/enter"),
             script=None,
             starting=asyncio.Lock(),
+            plan=None,
+            disowned=0,
+            superseded="",
         )
         monkeypatch.setattr(lease, "check", self._check)
         monkeypatch.setattr(group, "capture", self._capture)
@@ -213,7 +216,7 @@ def test_the_timer_goes_on_after_whatever_went_wrong(
 ) -> None:
     monkeypatch.setattr(Step, "running", property(lambda step: True))
     monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: 0.001)
-    outcomes = iter([Skipped("no"), KeyError("a fault of ours"), LeaseLost("newer"), OSError(5, "io")])
+    outcomes = iter([Skipped("no"), KeyError("a fault of ours"), StoreError("full"), OSError(5, "io")])
 
     async def scene() -> None:
         done = asyncio.Event()
@@ -233,6 +236,108 @@ def test_the_timer_goes_on_after_whatever_went_wrong(
 
     asyncio.run(scene())
     assert "a fault of ours" in caplog.text
+
+
+def test_the_timer_ends_with_the_lease(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Step, "running", property(lambda step: True))
+    monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: 0.001)
+    stage.lease_error = LeaseLost("newer")
+    asyncio.run(asyncio.wait_for(stage.checkpointer.keep_time(), 5))
+    assert stage.lost == ["newer"]
+
+
+def test_a_checkpoint_under_way_is_given_up_when_the_lease_is_lost(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch has noticed; the commit may be copying for minutes."""
+
+    async def scene() -> None:
+        publishing, ended = asyncio.Event(), asyncio.Event()
+
+        async def publish(*_: Any) -> None:
+            publishing.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        monkeypatch.setattr(transfer, "publish", publish)
+        taking = asyncio.create_task(stage.checkpointer.take())
+        await publishing.wait()
+        stage.checkpointer._incarnation.superseded = "newer"
+        stage.checkpointer.abandon()
+        with pytest.raises(LeaseLost, match=r"^newer$"):
+            await asyncio.wait_for(taking, 5)
+        assert ended.is_set()
+
+    asyncio.run(scene())
+    assert (stage.journal.committed, stage.journal.events, stage.left()) == ([], [], [])
+
+
+def test_numbers_that_an_earlier_incarnation_may_still_write_are_not_used(stage: Stage) -> None:
+    stage.checkpointer._incarnation.disowned = 7
+    assert asyncio.run(stage.checkpointer.take()).seq == 8
+
+
+def test_no_checkpoint_of_a_suspended_job(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "suspended", lambda steps: True)
+    with pytest.raises(Skipped, match=r"^the job is suspended$"):
+        asyncio.run(stage.checkpointer.take())
+    assert (stage.captures, stage.journal.events) == (0, [])
+
+
+class Clock:
+    """A loop's time in which sleeping takes none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.real = asyncio.sleep
+        monkeypatch.setattr(asyncio, "sleep", self.sleep)
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await self.real(0)
+
+
+def timer(stage: Stage, monkeypatch: pytest.MonkeyPatch, at: Callable[[float], bool]) -> list[float]:
+    """When checkpoints are taken with an interval of 10 s, in the first 40 s. at: whether the job is suspended then."""
+    moments: list[float] = []
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(Step, "running", property(lambda step: True))
+    monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: 10.0 if clock.now < 40 else None)
+    monkeypatch.setattr(checkpoints, "suspended", lambda steps: at(clock.now))
+
+    async def take() -> None:
+        moments.append(clock.now)
+        stage.checkpointer._taken += 1
+
+    monkeypatch.setattr(stage.checkpointer, "take", take)
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "time", lambda: clock.now)
+        await stage.checkpointer.keep_time()
+
+    asyncio.run(scene())
+    return moments
+
+
+def test_the_timer(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert timer(stage, monkeypatch, lambda now: False) == [10, 20, 30, 40]
+
+
+def test_no_time_passes_for_a_suspended_job(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what was left of the interval before is left after."""
+    assert timer(stage, monkeypatch, lambda now: 15 < now <= 33) == [10, 38, 48]
+
+
+def test_a_checkpoint_on_request_puts_off_the_next_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def at(now: float) -> bool:
+        if now == 17:
+            stage.checkpointer._taken += 1
+        return False
+
+    assert timer(stage, monkeypatch, at) == [10, 28, 38, 48]
 
 
 def test_no_timer_where_none_is_wanted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,7 +152,28 @@ def test_nothing_is_dumped_before_all_stand_and_nothing_runs_before_all_is_writt
     assert sorted(events[:3]) == ["0 stopped", "1 stopped", "2 stopped"]
     assert sorted(event for event in events[3:7]) == ["0 dumps", "1 dumps", "2 dumps", "drained"]
     assert sorted(events[7:]) == ["0 runs", "1 runs", "2 runs"]
-    assert [step.pod.synced for step in steps if isinstance(step.pod, StillPod)] == [1, 1, 1]
+    assert [step.pod.synced for step in steps if isinstance(step.pod, StillPod)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("sync", [1, 2], ids=["before the dump", "during the dump"])
+def test_a_step_that_is_being_suspended_is_not_captured(stage: Stage, user_files: UserFiles, sync: int) -> None:
+    """Its tasks have got SIGTSTP: in an image they would be stopped for ever."""
+    step = running("0")
+    assert isinstance(step.pod, StillPod)
+    pod = step.pod
+
+    def stops() -> None:
+        if pod.synced == sync:
+            pod._note_signal(0, signal.SIGTSTP)
+
+    pod.at_sync = stops
+    with pytest.raises(Skipped, match=r"^the job is being suspended$"):
+        stage.capture([step], user_files)
+    assert not (stage.tools.staging / "4").exists()
+    # Slurm has let it go on, and this is a job like any other.
+    pod._note_signal(0, signal.SIGCONT)
+    pod.at_sync = lambda: None
+    assert stage.capture([step], user_files).steps
 
 
 def test_what_goes_into_the_manifest(stage: Stage, user_files: UserFiles) -> None:

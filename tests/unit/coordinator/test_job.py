@@ -298,7 +298,7 @@ def settled(
 
     async def scene() -> None:
         job = new_job(top, slurm)
-        files = SimpleNamespace(close=lambda: events.append("files closed"))
+        files = SimpleNamespace(close=lambda wait: events.append("files closed"))
         job._incarnation = cast(Incarnation, SimpleNamespace(journal=Journal(), files=files, store=None, epoch=1))
         job._recovery = cast(Any, SimpleNamespace(preempted=preempted))
         await job.settle()
@@ -390,10 +390,24 @@ def test_a_newer_incarnation_ends_the_pods_of_this_one(tmp_path: Path, caplog: p
     async def scene() -> None:
         job = new_job(tmp_path)
         pod = StoppablePod()
-        job.steps["0"] = Step("0", 1, 1, pod=cast(Any, pod))
+        job.steps["9"] = Step("9", 1, 1, pod=cast(Any, pod))
+        abandoned: list[bool] = []
+        job._checkpointer = cast(Any, SimpleNamespace(abandon=lambda: abandoned.append(not pod.running)))
+        job._incarnation = cast(Any, SimpleNamespace(superseded="", epoch=1, script=None, staging=tmp_path / "staging"))
+        job._runner = cast(Any, None)
+        job._ready.set()
         await job._superseded("job 7 has a newer incarnation (epoch 2)")
         assert not pod.running
+        assert abandoned == [False]
         assert job.status()["declined"] == "job 7 has a newer incarnation (epoch 2)"
+        # A step that comes now would run beside that of the newer incarnation.
+        one, shim = channels()
+        step = job.step_of(hello())
+        assert step is not None
+        step.add(task(one))
+        assert await heard(shim) == ["EXIT 9"]
+        shim.close()
+        await job.stop()
 
     asyncio.run(scene())
     assert "job 7: job 7 has a newer incarnation (epoch 2)" in caplog.text

@@ -13,7 +13,7 @@ import pytest
 from slurmckpt.coordinator.journal import Journal
 from slurmckpt.coordinator.spec import JobSpec, Options
 from slurmckpt.identity import JobIdentity
-from slurmckpt.store import record
+from slurmckpt.store import lease, record
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.layout import JobStore
 from slurmckpt.store.manifest import StoredFile
@@ -130,7 +130,38 @@ def test_a_record_that_cannot_be_written_stops_nothing(world: World, caplog: pyt
         await journal.ended("COMPLETED")
 
     asyncio.run(scene())
-    assert caplog.text.count("the job's record cannot be written: record ") == 2
+    assert caplog.text.count("the job's record cannot be written: ") == 2
+
+
+@pytest.mark.parametrize(("node", "ends", "expected"), [("n2", False, True), ("n2", True, False), ("n1", False, False)])
+def test_whether_the_incarnation_before_may_still_run(world: World, node: str, ends: bool, expected: bool) -> None:
+    """Not where its end was seen, and not on this very node, where the prolog has ended what was left of it."""
+
+    async def scene() -> bool:
+        first = await Journal.open(world.store, world.files, spec(world, "n1"), 1)
+        assert not first.follows_a_lost_one
+        if ends:
+            await first.stopped()
+        return (await Journal.open(world.store, world.files, spec(world, node), 2)).follows_a_lost_one
+
+    assert asyncio.run(scene()) is expected
+
+
+def test_the_record_of_a_newer_incarnation_is_not_overwritten(world: World) -> None:
+    """A node that was given up for dead has a copy from before, and goes on."""
+
+    async def scene() -> None:
+        epochs = [await lease.take(world.store, world.files, "n1")]
+        old = await Journal.open(world.store, world.files, spec(world, "n1"), epochs[0])
+        epochs.append(await lease.take(world.store, world.files, "n2"))
+        new = await Journal.open(world.store, world.files, spec(world, "n2"), epochs[1])
+        await new.event("of the new one")
+        await old.step("0", 1, "ended", 9)
+
+    asyncio.run(scene())
+    found = written(world)
+    assert [attempt.node for attempt in found.attempts] == ["n1", "n2"]
+    assert [event.text for event in found.events] == ["of the new one"]
 
 
 def test_an_attempt_that_never_ended_is_lost(tmp_path: Path) -> None:

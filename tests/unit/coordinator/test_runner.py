@@ -41,7 +41,7 @@ class FakePod:
     build_error: Exception | None = None
     start_error: Exception | None = None
 
-    def __init__(self, step: str, *_: object) -> None:
+    def __init__(self, step: str, *_: object, anchor: object = None) -> None:
         self.step = step
         self.uid, self.gid, self.groups = UID, GID, [GID]
         self.settings = SimpleNamespace(run=Path("/"))

@@ -51,6 +51,37 @@ def test_the_newest_keeps_and_older_ones_lose(world: World) -> None:
         check(world, first)
 
 
+def check_claim(world: World, epoch: int) -> None:
+    asyncio.run(lease.check_claim(world.store, world.files, epoch))
+
+
+def test_a_look_at_the_claim(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = take(world)
+    with monkeypatch.context() as patched:
+        # It must be cheap as long as nothing has happened: no more than one stat.
+        patched.setattr(lease, "_guarded_current", None)
+        check_claim(world, first)
+    second = take(world)
+    check_claim(world, second)
+    with pytest.raises(lease.LeaseLost, match=r"newer incarnation \(epoch 2\)"):
+        check_claim(world, first)
+
+
+def test_a_claim_that_somebody_removed_is_not_a_lost_lease(world: World) -> None:
+    epoch = take(world)
+    (world.store.dir / f".epoch-{epoch}").unlink()
+    check_claim(world, epoch)
+    world.store.lease.unlink()
+    check_claim(world, epoch)
+
+
+def test_a_look_that_fails_says_nothing_about_the_lease(world: World) -> None:
+    epoch = take(world)
+    os.rename(world.store.dir, world.store.dir.with_name("gone"))
+    with pytest.raises(StoreError, match=r"^lease .* cannot be read: No such file or directory$"):
+        check_claim(world, epoch)
+
+
 def test_only_the_last_claim_stays(world: World) -> None:
     for _ in range(5):
         take(world)

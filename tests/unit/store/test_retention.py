@@ -11,7 +11,8 @@ import pytest
 from slurmckpt.errors import StoreError
 from slurmckpt.store import record
 from slurmckpt.store.layout import JobStore
-from slurmckpt.store.retention import forget, prune, remove_all
+from slurmckpt.store.partial import Partial
+from slurmckpt.store.retention import disown, forget, prune, remove_all
 from tests.unit.store.world import World
 
 SMALL = {"file": b"content", "0/images/core.img": b"core"}
@@ -53,6 +54,26 @@ def test_at_least_one_is_kept(world: World, keep: int) -> None:
     with pytest.raises(ValueError, match="at least 1 checkpoint is kept"):
         pruned(world, keep)
     assert world.names() == {"1"}
+
+
+def test_what_earlier_incarnations_were_writing_is_taken_away(world: World) -> None:
+    """A rename of theirs that hangs on its way to the store then has nothing to rename."""
+    committed(world, 5)
+    assert asyncio.run(disown(world.store, world.files)) == 0
+    for seq in (4, 7):
+        partial = Partial(world.store, seq)
+        world.files.run_sync(partial.make)
+        if seq == 7:
+            late = partial
+    assert asyncio.run(disown(world.store, world.files)) == 7
+    assert world.names() == {"5"}
+    with pytest.raises(StoreError, match=r"was removed or replaced while it was being written$"):
+        world.files.run_sync(late.publish)
+    # Even when it had looked before.
+    with pytest.raises(FileNotFoundError):
+        world.files.run_sync(os.rename, world.store.partial(7), world.store.checkpoint(7))
+    world.files.run_sync(late.abandon)
+    assert world.names() == {"5"}
 
 
 def test_partials(world: World) -> None:
