@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -593,11 +594,9 @@ def test_a_socket_of_another_user_is_not_trusted(host: Path, plugin: Path, libex
     (libexec / str(JOB)).mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(libexec / str(JOB) / "task.sock"))
-        os.seteuid(NOBODY)  # the peer credentials of a listener are those of listen()
-        try:
-            listening.listen(1)
-        finally:
-            os.seteuid(0)
+        # The peer credentials of a listener are those of the process that calls listen().
+        listen = f"import os, socket; os.setuid({NOBODY}); socket.socket(fileno={listening.fileno()}).listen(1)"
+        subprocess.run([sys.executable, "-c", listen], pass_fds=[listening.fileno()], check=True)
         done = run(host, plugin, "remote", *task_words(libexec), GIVEN, NODE, *TASK)
     assert without_checkpoints(done).endswith("task.sock is not root's")
 
