@@ -71,11 +71,13 @@ def test_srun_with_a_job_of_its_own(cluster: Cluster) -> None:
 def test_steps_with_a_terminal_in_a_batch_job(cluster: Cluster, directory: Path) -> None:
     """The first says it for all; the steps beside them are checkpointed."""
     (directory / "terminal.py").write_text("import pty\npty.spawn(['srun', '--overlap', '--pty', 'tty'])\n")
-    script = "srun --overlap python3 chain.py 100 0.1 >chain.out &\n" + "python3 terminal.py\n" * 2 + "wait\necho end"
+    script = "srun --overlap python3 chain.py 100 0.1 >chain.out &\n" + "python3 terminal.py\n" * 2
+    script += "wait\nuntil [ -e go ]; do sleep 0.1; done\necho end"
     job = cluster.submit(script, INFINITE, "-n1", directory=directory)
     wait_for("two terminals", lambda: job.output().count("/dev/pts/") == 2)
     wait_for("the other step", lambda: "5 " in (directory / "chain.out").read_text())
     job.checkpoint()
+    (directory / "go").touch()
     assert job.wait_end() == "COMPLETED", job.output()
     assert ours(job.output()) == ["slurmckpt: no checkpoints for steps with a terminal (srun --pty)"]
     assert job.output().splitlines()[-1] == "end"

@@ -106,12 +106,12 @@ def test_max_batch_requeue_holds_it_and_it_ends_when_released(cluster: Cluster, 
 
 def test_a_job_whose_step_the_preemption_ended_has_not_finished(cluster: Cluster, directory: Path) -> None:
     """Its script comes to its end with status 0, but only because SIGTERM ended the step. Its work is not lost."""
-    job = cluster.submit("srun python3 chain.py 150 0.1; echo end", INFINITE, "-p", "low", directory=directory)
+    job = cluster.submit("srun python3 chain.py 300 0.1; echo end", INFINITE, "-p", "low", directory=directory)
     job.wait_output("^20 ")
     job.checkpoint()
     other = preempt(cluster, directory, job)
     assert other.wait_end() == "COMPLETED"
     assert job.wait_end() == "COMPLETED", job.output()
     assert job.info()["restart_cnt"] == 1
-    assert program_lines(job) == [*chain(150), "end"]
+    assert program_lines(job) == [*chain(300), "end"]
     assert job.status()["attempts"][1]["restored_from"] is not None

@@ -14,7 +14,9 @@ from tests.cluster.harness import Cluster, Job, chain, drained, restored_from, w
 from tests.cluster.slurmconf import PREEMPTION, slurm_conf
 
 INFINITE = "--checkpoint-interval=infinite"
-CHAIN = "python3 chain.py 120 0.1"
+# A job that goes on until finish(): however slow this machine is, it does not end before the test has done its part.
+GATE = "until [ -e go ]; do sleep 0.1; done"
+CHAIN = f"python3 chain.py 50 0.1; {GATE}"
 
 
 def said(job: Job) -> list[str]:
@@ -38,6 +40,12 @@ def wait_attempt(job: Job, count: int) -> None:
     wait_for(f"attempt {count}", lambda: len(job.status()["attempts"]) == count, 90)
 
 
+def finish(job: Job) -> str:
+    """Let a job with a GATE come to its end; its state."""
+    (job.output_path.parent / "go").touch()
+    return job.wait_end()
+
+
 def wait_outcome(job: Job, outcome: str) -> None:
     """Wait until the coordinator of its last incarnation has written down how it ended."""
     wait_for("the end in the record", lambda: job.status()["attempts"][-1]["outcome"] == outcome)
@@ -58,33 +66,33 @@ def held(job: Job) -> str:
 
 def test_a_completed_job_that_is_requeued_runs_again_and_is_told_why(cluster: Cluster, directory: Path) -> None:
     """Its owner wants it to run. Its checkpoints were removed when it had completed."""
-    job = cluster.submit("echo run >>runs; python3 chain.py 30 0.1", INFINITE, directory=directory)
+    job = cluster.submit(f"echo run >>runs; {CHAIN}", INFINITE, directory=directory)
     job.wait_output("^10 ")
     job.checkpoint()
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     wait_for("the images to go", lambda: not images(cluster, job))
     job.requeue()
     wait_attempt(job, 2)
     assert job.wait_end() == "COMPLETED", job.output()
     assert said(job) == ["cold start: its checkpoints were removed when it had ended (COMPLETED)"]
-    assert program_lines(job) == chain(30)
+    assert program_lines(job) == chain(50)
     assert (directory / "runs").read_text() == "run\nrun\n"
 
 
 def test_a_failed_job_that_is_requeued_goes_on_from_its_last_checkpoint(cluster: Cluster, directory: Path) -> None:
     """What made it fail may have been mended."""
-    script = "echo run >>runs; python3 chain.py 30 0.1; [ -e mended ] || exit 7; echo end"
+    script = f"echo run >>runs; {CHAIN}; [ -e mended ] || exit 7; echo end"
     job = cluster.submit(script, INFINITE, directory=directory)
     job.wait_output("^10 ")
     seq = job.checkpoint()
-    assert job.wait_end() == "FAILED", job.output()
+    assert finish(job) == "FAILED", job.output()
     assert images(cluster, job) == [str(seq)]
     (directory / "mended").touch()
     job.requeue()
     wait_attempt(job, 2)
     assert restored_from(job) == seq
     assert job.wait_end() == "COMPLETED", job.output()
-    assert job.output().splitlines() == [*chain(30), "end"]
+    assert job.output().splitlines() == [*chain(50), "end"]
     assert (directory / "runs").read_text() == "run\n"
 
 
@@ -100,8 +108,8 @@ def test_requeuehold_and_release(cluster: Cluster, directory: Path) -> None:
     cluster.run("scontrol", "release", str(job.number))
     wait_attempt(job, 2)
     assert restored_from(job) == seq
-    assert job.wait_end() == "COMPLETED", job.output()
-    assert job.output().splitlines() == chain(120)
+    assert finish(job) == "COMPLETED", job.output()
+    assert job.output().splitlines() == chain(50)
 
 
 # --- what is left in the store
@@ -133,10 +141,10 @@ def test_prune_removes_what_a_job_left_that_was_cancelled_while_it_waited(cluste
 @pytest.mark.parametrize("known", [True, False], ids=["known", "forgotten"])
 def test_prune_removes_failed_jobs_images_after_some_days(cluster: Cluster, directory: Path, known: bool) -> None:
     """As root, with the rights of the owner, whose directory is closed to others."""
-    job = cluster.submit("python3 chain.py 20 0.1; exit 7", INFINITE, directory=directory)
+    job = cluster.submit(f"{CHAIN}; exit 7", INFINITE, directory=directory)
     job.wait_output("^5 ")
     job.checkpoint()
-    assert job.wait_end() == "FAILED", job.output()
+    assert finish(job) == "FAILED", job.output()
     wait_outcome(job, "FAILED")
     (place,) = cluster.home.parent.parent.glob(f"store/*/alice/{job.number}")
     why = "it has ended (FAILED), 8 days ago"
@@ -177,10 +185,10 @@ def test_dependents_of_a_restored_job_run_once_after_its_end(cluster: Cluster, d
     wait_attempt(job, 2)
     assert restored_from(job) == seq
     assert not (directory / "ran").exists()
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     for dependent in dependents:
         assert dependent.wait_end() == "COMPLETED"
-        assert dependent.output() == "120\n"
+        assert dependent.output() == "50\n"
     assert (directory / "ran").read_text() == "run\nrun\n"
     assert never.state() == "PENDING"
     never.cancel()
@@ -244,33 +252,36 @@ def test_preempt_mode_cancel(cluster: Cluster, directory: Path) -> None:
 def test_job_file_append(cluster: Cluster, directory: Path, mode: str) -> None:
     """JobFileAppend=1 keeps what was written after the checkpoint; each line is there once all the same."""
     with slurm_conf(cluster, "JobFileAppend=1\n"):
-        job = cluster.submit(f"echo preamble\n{CHAIN}\necho end", INFINITE, *filter(None, [mode]), directory=directory)
+        job = cluster.submit(f"echo preamble; {CHAIN}; echo end", INFINITE, *filter(None, [mode]), directory=directory)
         job.wait_output("^20 ")
         seq = job.checkpoint()
         job.wait_output("^40 ")
         job.requeue()
         wait_attempt(job, 2)
         assert restored_from(job) == seq
-        assert job.wait_end() == "COMPLETED", job.output()
-        assert job.output().splitlines() == ["preamble", *chain(120), "end"]
+        assert finish(job) == "COMPLETED", job.output()
+        assert job.output().splitlines() == ["preamble", *chain(50), "end"]
 
 
 def test_requeue_exit(cluster: Cluster, directory: Path) -> None:
     """A script that asks by its exit status to be run again: once from its checkpoint, which ends it in the same way,
     and then from its top.
     """
-    script = "echo run >>runs; python3 chain.py 30 0.1; [ $(wc -l <runs) = 2 ] || exit 99; echo end"
+    script = f"echo run >>runs; {CHAIN}; [ $(wc -l <runs) = 2 ] || exit 99; echo end"
     with slurm_conf(cluster, "RequeueExit=99\n"):
         job = cluster.submit(script, INFINITE, directory=directory)
         job.wait_output("^10 ")
         job.checkpoint()
+        (directory / "go").touch()
+        # On its way it has ended, for a moment, in the eyes of Slurm.
+        wait_attempt(job, 3)
         assert job.wait_end() == "COMPLETED", job.output()
         assert [attempt["restored_from"] for attempt in job.status()["attempts"]] == [None, 1, None]
         assert said(job) == [
             "cold start: its checkpoints were removed when the script, restored from #1, had ended by itself with "
             "status 99"
         ]
-        assert program_lines(job) == [*chain(30), "end"]
+        assert program_lines(job) == [*chain(50), "end"]
 
 
 @pytest.mark.skipif(os.environ.get("SLURMCKPT_SUITE") == "trixie", reason="--requeue=expedite came with Slurm 25.11")
@@ -284,10 +295,11 @@ class TestExpedite:
             yield
 
     def test_a_job_that_fails_is_held_and_goes_on_when_released(self, cluster: Cluster, directory: Path) -> None:
-        script = "python3 chain.py 40 0.1; [ -e mended ] || exit 7; echo end"
+        script = f"{CHAIN}; [ -e mended ] || exit 7; echo end"
         job = cluster.submit(script, INFINITE, "--requeue=expedite", directory=directory)
         job.wait_output("^10 ")
         seq = job.checkpoint()
+        (directory / "go").touch()
         held(job)
         assert images(cluster, job) == [str(seq)]
         (directory / "mended").touch()
@@ -295,7 +307,7 @@ class TestExpedite:
         wait_attempt(job, 2)
         assert restored_from(job) == seq
         assert job.wait_end() == "COMPLETED", job.output()
-        assert job.output().splitlines() == [*chain(40), "end"]
+        assert job.output().splitlines() == [*chain(50), "end"]
 
     def test_a_job_that_lost_its_node(self, cluster: Cluster, directory: Path) -> None:
         job = cluster.submit(CHAIN, INFINITE, "--requeue=expedite", directory=directory)
@@ -307,10 +319,10 @@ class TestExpedite:
             wait_attempt(job, 2)
             assert restored_from(job) == seq
             assert job.node() != node
-            assert job.wait_end() == "COMPLETED", job.output()
+            assert finish(job) == "COMPLETED", job.output()
         finally:
             cluster.verb("start", node)
-        assert job.output().splitlines() == chain(120)
+        assert job.output().splitlines() == chain(50)
 
 
 def test_requeued_on_the_same_node_at_once(cluster: Cluster, directory: Path) -> None:
@@ -323,5 +335,5 @@ def test_requeued_on_the_same_node_at_once(cluster: Cluster, directory: Path) ->
             job.requeue()
             wait_attempt(job, count)
             assert restored_from(job) == seq
-        assert job.wait_end() == "COMPLETED", job.output()
-    assert job.output().splitlines() == chain(120)
+        assert finish(job) == "COMPLETED", job.output()
+    assert job.output().splitlines() == chain(50)
