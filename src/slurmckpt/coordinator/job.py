@@ -12,7 +12,7 @@ from typing import Any
 from slurmckpt import faults
 from slurmckpt.capture import procfs
 from slurmckpt.config import Settings
-from slurmckpt.coordinator import fence, incarnation, rules, shm
+from slurmckpt.coordinator import fence, incarnation, leftovers, rules, shm
 from slurmckpt.coordinator.checkpoints import Checkpointer
 from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.finished import ScriptEnd
@@ -206,6 +206,8 @@ class Job:
                 await begun.journal.gone(f"when it had ended ({_outcome(state, preempted)})")
                 await retention.remove_all(begun.store, begun.files)
             await retention.forget(begun.store, begun.files, self.settings.store.record_days)
+            if self._slurm is not None:
+                await leftovers.sweep(begun.store, begun.files, self._slurm)
         # All that was asked of it is done, or it hangs in a store that does not answer.
         begun.files.close(wait=False)
 

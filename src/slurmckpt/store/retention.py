@@ -28,6 +28,9 @@ _DAY = 86400.0
 # A user's jobs may end by the thousand: one of them a day looks for old records.
 _SWEEP_SECONDS = _DAY
 _SWEPT = ".swept"
+_ASKED = ".asked"
+# Every checkpoint of a job that runs changes its directory.
+_QUIET_SECONDS = 3600.0
 # The record of a job that was lost with its node names no end, like that of a job that still runs. Few run for a year.
 _LOST_DAYS = 365
 _JOB = re.compile(r"([1-9][0-9]{0,9})(\.deleted)?", re.ASCII)
@@ -79,6 +82,15 @@ async def forget(store: JobStore, files: UserFiles, record_days: int) -> list[in
     Raises StoreError with one line when something could not be removed; what could be is removed all the same.
     """
     return await files.run(_forget, store, record_days, time.time())
+
+
+async def lingering(store: JobStore, files: UserFiles) -> list[JobStore]:
+    """This user's other jobs in this store that have committed checkpoints and have not changed for an hour.
+
+    Some of them may have ended with nobody there to remove their images. Looks at most once a day for each user,
+    whoever calls. Raises StoreError with one line.
+    """
+    return await files.run(_lingering, store, time.time())
 
 
 def _prune(store: JobStore, keep: int, protect: frozenset[int]) -> list[int]:
@@ -142,12 +154,28 @@ def _old_temporaries(store: JobStore) -> list[Path]:
     return found
 
 
+def _lingering(store: JobStore, now: float) -> list[JobStore]:
+    user = store.dir.parent
+    found = []
+    try:
+        names = [name for name in os.listdir(user) if name.isdecimal() and _JOB.fullmatch(name)]
+        for name in names if _is_due(user / _ASKED, now) else []:
+            other = _sibling(store, int(name))
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                quiet = now - os.lstat(other.dir).st_mtime > _QUIET_SECONDS
+                if quiet and other.job != store.job and other.sequence_numbers():
+                    found.append(other)
+    except OSError as error:
+        raise StoreError(f"store directory {user} cannot be searched: {error.strerror or error}") from error
+    return found
+
+
 def _forget(store: JobStore, record_days: int, now: float) -> list[int]:
     user = store.dir.parent
     gone: list[int] = []
     failures: list[str] = []
     try:
-        names = sorted(filter(_JOB.fullmatch, os.listdir(user))) if _sweep_is_due(user, now) else []
+        names = sorted(filter(_JOB.fullmatch, os.listdir(user))) if _is_due(user / _SWEPT, now) else []
     except OSError as error:
         raise StoreError(f"store directory {user} cannot be searched: {error.strerror or error}") from error
     for name in names:
@@ -175,9 +203,8 @@ def _sibling(store: JobStore, job_id: int) -> JobStore:
     return JobStore(store.root, dataclasses.replace(store.job, job_id=job_id))
 
 
-def _sweep_is_due(user: Path, now: float) -> bool:
+def _is_due(marker: Path, now: float) -> bool:
     """Whether nobody has looked for a day; marks that somebody does now."""
-    marker = user / _SWEPT
     with contextlib.suppress(FileNotFoundError):
         if abs(now - os.lstat(marker).st_mtime) < _SWEEP_SECONDS:
             return False

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from slurmckpt.config import Paths, Settings
-from slurmckpt.coordinator import incarnation
+from slurmckpt.coordinator import incarnation, leftovers
 from slurmckpt.coordinator import job as jobs
 from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.incarnation import Incarnation
@@ -295,6 +295,11 @@ def settled(
     monkeypatch.setattr(lease, "check", check)
     monkeypatch.setattr(retention, "remove_all", remove_all)
     monkeypatch.setattr(retention, "forget", forget)
+
+    async def sweep(store: object, files: object, slurm: object) -> None:
+        assert slurm is not None and events[-1].endswith("forgotten")
+
+    monkeypatch.setattr(leftovers, "sweep", sweep)
 
     async def scene() -> None:
         job = new_job(top, slurm)

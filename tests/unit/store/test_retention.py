@@ -12,7 +12,7 @@ from slurmckpt.errors import StoreError
 from slurmckpt.store import record
 from slurmckpt.store.layout import JobStore
 from slurmckpt.store.partial import Partial
-from slurmckpt.store.retention import disown, forget, prune, remove_all
+from slurmckpt.store.retention import disown, forget, lingering, prune, remove_all
 from tests.unit.store.world import World
 
 SMALL = {"file": b"content", "0/images/core.img": b"core"}
@@ -265,3 +265,28 @@ def test_what_cannot_be_forgotten_is_said_and_the_rest_goes(world: World) -> Non
     with pytest.raises(StoreError, match=r"^1 of the old records in .* cannot be removed: .*: Permission denied$"):
         forgotten(world)
     assert jobs(world) == {"4711", "7.deleted"}
+
+
+# --- jobs that ended with nobody there -----------------------------------------------------------------------------
+
+
+def quiet_for(world: World, job_id: int, images: bool = True, hours: float = 2) -> JobStore:
+    """Another job of the user, with a checkpoint or without, that last changed so long ago."""
+    other = world.other_job(job_id=job_id)
+    world.as_user(os.makedirs, other.checkpoint(1) if images else other.dir)
+    when = time.time() - hours * 3600
+    world.as_user(os.utime, other.dir, (when, when))
+    return other
+
+
+def test_jobs_that_linger(world: World) -> None:
+    committed(world, 1)
+    old = time.time() - 7200
+    world.as_user(os.utime, world.store.dir, (old, old))
+    quiet = [quiet_for(world, 101), quiet_for(world, 102, hours=1000)]
+    quiet_for(world, 103, images=False)
+    quiet_for(world, 104, hours=0.5)
+    world.as_user(os.makedirs, world.store.dir.parent / "not-a-job")
+    found = asyncio.run(lingering(world.store, world.files))
+    assert sorted(other.dir for other in found) == [other.dir for other in quiet]
+    assert asyncio.run(lingering(world.store, world.files)) == [], "once a day"
