@@ -164,7 +164,9 @@ def test_signals_before_the_time_limit(cluster: Cluster, directory: Path) -> Non
     for kind, (script, signal) in scripts.items():
         for option in ("off", "infinite"):
             where = place(cluster, directory, f"{kind}-{option}")
-            options = (f"--checkpoint-interval={option}", f"--signal={signal}", "--time=1", "--ntasks=2")
+            # Otherwise the limit is not the end of it (recovery from timelimit).
+            ours = (f"--checkpoint-interval={option}", "--checkpoint-recover=nodefail")
+            options = (*ours, f"--signal={signal}", "--time=1", "--ntasks=2")
             jobs[kind, option] = cluster.submit(script, *options, directory=where), where
     states = {key: job.wait_end(300) for key, (job, _) in jobs.items()}
     assert set(states.values()) == {"TIMEOUT"}
