@@ -113,5 +113,7 @@ def test_a_job_whose_step_the_preemption_ended_has_not_finished(cluster: Cluster
     assert other.wait_end() == "COMPLETED"
     assert job.wait_end() == "COMPLETED", job.output()
     assert job.info()["restart_cnt"] == 1
-    assert program_lines(job) == [*chain(300), "end"]
+    # Slurm's own line about the signal is there when the last checkpoint is taken in the grace time.
+    lines = [line for line in program_lines(job) if "DUE to SIGNAL Terminated" not in line]
+    assert lines == [*chain(300), "end"]
     assert job.status()["attempts"][1]["restored_from"] is not None
