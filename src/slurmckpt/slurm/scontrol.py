@@ -33,17 +33,19 @@ class Scontrol:
 
     async def job(self, job_id: int) -> JobInfo:
         """The job with this raw id; NoSuchJobError when there is none."""
-        try:
-            answer = await self._show("job", str(job_id))
-        except SlurmError as error:
-            # slurm_errno.c: ESLURM_INVALID_JOB_ID
-            if "Invalid job id" in str(error):
-                raise NoSuchJobError(f"Slurm knows no job {job_id}") from error
-            raise
+        answer = await self._show("job", str(job_id))
         for record in _records(answer, "jobs"):
             if _number(record.get("job_id")) == job_id:
                 return await self._job(record)
-        raise NoSuchJobError(f"Slurm knows no job {job_id}")
+        # With --json an unknown job and a slurmctld that cannot be reached look the same: no jobs, no errors, exit
+        # status 0 (seen with 26.05.5). Without it they have the messages of slurm_errno.c.
+        try:
+            await self._run("show", "job", str(job_id))
+        except SlurmError as error:
+            if "Invalid job id" in str(error):
+                raise NoSuchJobError(f"Slurm knows no job {job_id}") from error
+            raise
+        raise SlurmError(f"scontrol did not say anything of job {job_id}")
 
     async def array(self, array_id: int) -> list[JobInfo]:
         """All jobs with this number: the tasks of that array that stand for themselves, or the one job with this id."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slurmckpt.errors import SlurmError
+from slurmckpt.errors import NoSuchJobError, SlurmError
 from slurmckpt.slurm.port import JobLine, PartitionInfo
 from slurmckpt.slurm.scontrol import Scontrol
 
@@ -163,10 +163,21 @@ def test_shapes_of_older_releases(scontrol: Any) -> None:
 
 
 def test_an_unknown_job(scontrol: Any, samples: Path) -> None:
-    """scontrol says it with an empty list and exit status 0."""
+    """With --json scontrol says it with an empty list and exit status 0, without it in words."""
     scontrol.answer("show job 99999 --json", (samples / "job-unknown.json").read_text())
-    with pytest.raises(SlurmError, match="no job 99999"):
+    scontrol.answer("show job 99999", errors="slurm_load_jobs error: Invalid job id specified\n", status=1)
+    with pytest.raises(NoSuchJobError, match="no job 99999"):
         asyncio.run(Scontrol(scontrol.program).job(99999))
+
+
+def test_a_controller_that_cannot_be_reached_knows_no_job_less(scontrol: Any, samples: Path) -> None:
+    """Its --json is that of an unknown job; who took it for one would remove the images of jobs that run."""
+    scontrol.answer("show job 40 --json", (samples / "job-unknown.json").read_text())
+    words = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    scontrol.answer("show job 40", errors=f"{words}\n", status=1)
+    with pytest.raises(SlurmError, match="Unable to contact slurm controller") as caught:
+        asyncio.run(Scontrol(scontrol.program).job(40))
+    assert not isinstance(caught.value, NoSuchJobError)
 
 
 def test_nodes(scontrol: Any, samples: Path) -> None:
