@@ -253,7 +253,7 @@ CAPTURE = (
         "CRIU is killed when it has written the images, of ranks with TCP connections",
         LOST,
         (),
-        "CRIU was killed and a process of the pod cannot be brought back",
+        "CRIU was killed and a process of the pod cannot be brought back|pod init .* does not answer",
         state="FAILED",
         signal=9,
         output="part",
