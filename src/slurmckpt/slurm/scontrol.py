@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from slurmckpt.errors import NoSuchJobError, SlurmError
 from slurmckpt.slurm.port import JobInfo, JobLine, NodeInfo, PartitionInfo
@@ -37,15 +38,7 @@ class Scontrol:
         for record in _records(answer, "jobs"):
             if _number(record.get("job_id")) == job_id:
                 return await self._job(record)
-        # With --json an unknown job and a slurmctld that cannot be reached look the same: no jobs, no errors, exit
-        # status 0 (seen with 26.05.5). Without it they have the messages of slurm_errno.c.
-        try:
-            await self._run("show", "job", str(job_id))
-        except SlurmError as error:
-            if "Invalid job id" in str(error):
-                raise NoSuchJobError(f"Slurm knows no job {job_id}") from error
-            raise
-        raise SlurmError(f"scontrol did not say anything of job {job_id}")
+        return await self._nothing_said_of(job_id)
 
     async def array(self, array_id: int) -> list[JobInfo]:
         """All jobs with this number: the tasks of that array that stand for themselves, or the one job with this id."""
@@ -56,8 +49,22 @@ class Scontrol:
             if array_id in (_number(record.get("job_id")), _number(record.get("array_job_id")))
         ]
         if not found:
-            raise NoSuchJobError(f"Slurm knows no job {array_id}")
+            await self._nothing_said_of(array_id)
         return sorted(found, key=lambda job: (job.array_task if job.array_task is not None else -1, job.job_id))
+
+    async def _nothing_said_of(self, job_id: int) -> NoReturn:
+        """Raises NoSuchJobError, or SlurmError when that is not known.
+
+        With --json an unknown job and a slurmctld that cannot be reached look the same: no jobs, no errors, exit status
+        0 (seen with 26.05.5). Without it they have the messages of slurm_errno.c.
+        """
+        try:
+            await self._run("show", "job", str(job_id))
+        except SlurmError as error:
+            if "Invalid job id" in str(error):
+                raise NoSuchJobError(f"Slurm knows no job {job_id}") from error
+            raise
+        raise SlurmError(f"scontrol did not say anything of job {job_id}")
 
     async def job_lines(self) -> list[JobLine]:
         """All jobs that the controller knows. By squeue: the JSON of a hundred thousand jobs is half a gigabyte."""

@@ -56,12 +56,17 @@ def test_all_tasks_of_an_array(scontrol: Any, samples: Path) -> None:
     scontrol.answer("show job 291 --json", (samples / "job-array.json").read_text())
     scontrol.answer("show job 290 --json", (samples / "job-running.json").read_text())
     scontrol.answer("show job 9 --json", json.dumps({"jobs": []}))
+    scontrol.answer("show job 9", errors="slurm_load_jobs error: Invalid job id specified\n", status=1)
+    scontrol.answer("show job 10 --json", json.dumps({"jobs": []}))
+    scontrol.answer("show job 10", errors="slurm_load_jobs error: Unable to contact slurm controller\n", status=1)
     port = Scontrol(scontrol.program)
     found = asyncio.run(port.array(291))
     assert [(job.array, job.job_id) for job in found] == [("291_1", 294), ("291_2", 291)]
     assert [(job.array, job.job_id) for job in asyncio.run(port.array(290))] == [("", 290)]
-    with pytest.raises(SlurmError, match="Slurm knows no job 9"):
+    with pytest.raises(NoSuchJobError, match="Slurm knows no job 9"):
         asyncio.run(port.array(9))
+    with pytest.raises(SlurmError, match="Unable to contact slurm controller"):
+        asyncio.run(port.array(10))
 
 
 def test_tasks_that_wait_stand_for_none(scontrol: Any) -> None:
