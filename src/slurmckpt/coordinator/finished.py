@@ -31,6 +31,7 @@ from slurmckpt.coordinator import outputs
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import say
 from slurmckpt.coordinator.plan import Plan
+from slurmckpt.coordinator.recovery.events import PREEMPTED
 from slurmckpt.coordinator.staging import ENDED_SUFFIX
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.streams import OutputHolder
@@ -96,6 +97,9 @@ class ScriptEnd:
                 return
             before = await end.asked
             preempted = bool(job.preempt_time or (before is not None and before.preempt_time))
+            # Slurm 24.11 leaves its mark on a job that it preempted at the end of the grace time (GRACE_PREEMPT in its
+            # job_mgr.c, seen), and so takes the next end for preempted, too.
+            preempted = preempted or self._incarnation.journal.last_outcome == PREEMPTED
             if preempted and not await self._asked_for(end, job):
                 await self._leave_mark(end)
             elif not preempted and end.status != 0:

@@ -65,6 +65,7 @@ class Stage:
         (top / "staging").mkdir()
         self.lines: list[str] = []
         self.without_progress: int | None = None
+        self.last_outcome: str | None = None
         self.output = top / "job.out"
         files.run_sync(self.output.write_text, "line 1\nline 2\n")
         asyncio.run(self.store.prepare(files))
@@ -139,6 +140,13 @@ def test_a_script_that_ended_in_its_grace_time_leaves_a_mark(
 ) -> None:
     assert stage.live(Slurm(before), after, stage.ended(status=0)) == [1]
     assert stage.lines == ["#1: the script ended by itself with status 0 while the job was being preempted"]
+
+
+def test_the_end_after_a_preemption_leaves_a_mark_where_slurm_takes_it_for_another_one(stage: Stage) -> None:
+    """As Slurm 24.11 does. Where it does not, the job does not come back, and there is no mark."""
+    stage.last_outcome = "preempted"
+    assert stage.live(Slurm(RUNNING), replace(RUNNING, state=frozenset({"COMPLETED"})), stage.ended()) == []
+    assert stage.live(Slurm(RUNNING), REQUEUED, stage.ended()) == [1]
 
 
 @pytest.mark.parametrize(
