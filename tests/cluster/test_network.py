@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import TREE, Cluster, Job, drained, move, restored_from, wait_for
+from tests.cluster.harness import TREE, Cluster, Job, drained, events, move, restored_from, wait_for
 
 # Answers each line with its number in the connection and the peer's address; three words mean something. The port after
 # its own has a full queue until somebody says drain. Runs on a host that is no node of the job.
@@ -179,12 +179,6 @@ def submit(cluster: Cluster, directory: Path, program: str, *words: object) -> J
     (directory / "program.py").write_text(program)
     command = " ".join(["exec python3 program.py", *map(str, words)])
     return cluster.submit(command, "--checkpoint-interval=infinite", "--time=5", directory=directory)
-
-
-def events(job: Job) -> list[str]:
-    """What the job's record says beside attempts and checkpoints, and beside what an older pasta lacks."""
-    texts = [event["text"] for event in job.status()["events"]]
-    return [text for text in texts if "is reached from outside only if the kernel has chosen it" not in text]
 
 
 def test_connections_outside_are_reset_those_inside_go_on(cluster: Cluster, directory: Path) -> None:
