@@ -178,16 +178,17 @@ def test_the_same_crash_twice_is_the_programs_own(cluster: Cluster, directory: P
 
 def test_a_crash_that_comes_back_once_is_overcome(cluster: Cluster, directory: Path) -> None:
     """A listed exit code is a crash, another one is not."""
-    job = cluster.submit("exec python3 faulty.py 60 0.1 40 exit-139 once", MANUAL, directory=directory)
-    other = cluster.submit("exec python3 faulty.py 60 0.1 40 exit-1 once", MANUAL, name="other", directory=directory)
-    for each in (job, other):
-        each.wait_output("^10 ")
-        each.checkpoint()
+    job = cluster.submit("exec python3 faulty.py 150 0.1 120 exit-139 once", MANUAL, directory=directory)
+    job.wait_output("^10 ")
+    job.checkpoint()
+    other = cluster.submit("exec python3 faulty.py 150 0.1 120 exit-1 once", MANUAL, name="other", directory=directory)
+    other.wait_output("^10 ")
+    other.checkpoint()
     assert job.wait_end() == "COMPLETED", job.output()
-    assert job.output().splitlines() == chain(60)
+    assert job.output().splitlines() == chain(150)
     assert other.wait_end() == "FAILED"
     assert other.info()["exit_code"]["return_code"]["number"] == 1
-    assert other.output().splitlines() == chain(60)[:41]
+    assert other.output().splitlines() == chain(150)[:121]
     assert not any("restored in place" in text for text in events(other))
 
 
