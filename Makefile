@@ -3,6 +3,7 @@
 # make demo       see it work (root)
 # make test       unit and cluster tests (root); make test-unit needs no root
 # make test-trixie, make test-linuxproc    the cluster tests on Slurm 24.11, and with proctrack/linuxproc
+# make test-all   also those that wait for time limits, preemptions and nodes given up (root; half as long again)
 # make soak       200 jobs under random failures (root)
 # make check      linters and types
 
@@ -19,7 +20,7 @@ PYTEST := $(TOOLS)/bin/python -m pytest
 WORKERS ?= 3
 PARALLEL = --numprocesses $(WORKERS) --dist loadfile
 
-.PHONY: all install install-package deps check test test-unit test-cluster test-trixie test-linuxproc demo soak bench proto clean
+.PHONY: all install install-package deps check test test-all test-unit test-cluster test-trixie test-linuxproc demo soak bench proto clean
 
 all:
 	$(MAKE) -C pod
@@ -63,6 +64,9 @@ check: deps
 
 test: deps
 	@test "$$(id -u)" = 0 || { echo "make test needs root (namespaces, mounts, cgroups); make test-unit does not" >&2; exit 1; }
+	$(PYTEST) $(PARALLEL) tests -m "not soak and not long"
+
+test-all: deps
 	$(PYTEST) $(PARALLEL) tests -m "not soak"
 
 test-unit: deps

@@ -12,6 +12,8 @@ import pytest
 from tests.cluster.harness import Cluster, Job, chain, restored_from, wait_for
 from tests.cluster.test_cleanup import assert_clean
 
+pytestmark = pytest.mark.long
+
 # sandbox/lib/config.sh: store.lease_watch.
 WATCH_SECONDS = 2.0
 HOG = """import os, time

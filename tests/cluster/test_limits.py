@@ -11,6 +11,8 @@ import pytest
 
 from tests.cluster.harness import Cluster, Job, chain, drained, events, restored_from, settings, wait_for
 
+pytestmark = pytest.mark.long
+
 MANUAL = "--checkpoint-interval=infinite"
 PARTITIONS = """
 PreemptType=preempt/partition_prio

@@ -9,6 +9,8 @@ import pytest
 
 from tests.cluster.harness import Cluster, Job, move, restored_from, wait_for
 
+pytestmark = pytest.mark.long
+
 SCRIPTS = {
     "step": ("srun -n2 python3 ticks.py rank", ("rank0", "rank1")),
     "batch": ("exec python3 ticks.py batch", ("batch0",)),
