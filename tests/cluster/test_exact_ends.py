@@ -40,6 +40,10 @@ def end_of(job: Job) -> tuple[str, object, object, str]:
     output = re.sub(r"^(?:\[[-0-9T:.]+\]|slurmstepd(?:-n\d)?:) error: ", "error: ", output, flags=re.MULTILINE)
     # scancel and srun sign what they end with the time and the step.
     output = re.sub(r"\*\*\* (JOB|STEP) [\d.]+ ON n\d CANCELLED AT \S+", r"*** \1 CANCELLED", output)
+    # srun puts tasks into one line that end at about the same time.
+    output = re.sub(
+        r"^(srun: error: n\d): tasks 0-1: (.*)$", r"\1: task 0: \2\n\1: task 1: \2", output, flags=re.MULTILINE
+    )
     return state, info["exit_code"], info["derived_exit_code"], "\n".join(sorted(output.splitlines()))
 
 

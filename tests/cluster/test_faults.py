@@ -19,6 +19,9 @@ from tests.cluster.faults import CHECKPOINT, END, FAULTS, RESTORE, RUN, START, S
 from tests.cluster.harness import Cluster, Job, chain, ring, wait_for
 from tests.cluster.test_cleanup import assert_clean
 
+# Seven minutes of stopped, killed and hanging parts.
+pytestmark = pytest.mark.long
+
 NODES = ("n1", "n2")
 ORDERS = "/run/slurmckpt-faults"
 SETTINGS = "/etc/slurmckpt/slurmckpt.toml"

@@ -86,6 +86,7 @@ def test_a_rank_of_a_step_that_is_killed(cluster: Cluster, directory: Path) -> N
     assert sorted(job.output().splitlines()) == expected
 
 
+@pytest.mark.long
 def test_a_ddp_rank_that_is_killed_again_and_again(cluster: Cluster, directory: Path, reference: list[str]) -> None:
     """Connections between the ranks come back although the kernel still knows the old ones."""
     job = cluster.submit(TRAIN.format(steps=STEPS), MANUAL, *DDP, directory=directory)
@@ -265,6 +266,7 @@ def test_a_hang(cluster: Cluster, directory: Path) -> None:
     assert job.output().splitlines() == [*chain(60), "end"]
 
 
+@pytest.mark.long
 def test_a_job_that_hangs_again_is_ended(cluster: Cluster, directory: Path) -> None:
     """And one that is suspended does not hang."""
     with settings(cluster, '[recover]\nhang_after = "10s"'):
