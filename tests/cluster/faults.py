@@ -393,7 +393,7 @@ ENDING = (
 
 FAULTS = (*PROLOG, *OPENING, *STARTING, *RUNNING, *SURVIVED, *CAPTURE, *RESTORING, *ENDING)
 
-# Played by `make soak` only: each is the sibling of one that `make test` plays.
+# Marked `soak`, and left out of `make test-all`: each is the sibling of one that this plays.
 THOROUGH = frozenset(
     {
         *("prolog.begin-kill", "prolog.begin-hang", "prolog.sockets-kill", "prolog.sockets-hang", "prolog.detach-kill"),
