@@ -51,7 +51,7 @@ BREAKAGES = {
     ),
     "staging-full": (
         "/var/lib/slurmckpt",
-        "mkdir -p /run/small && mount -t tmpfs -o size=1M small /run/small && cover=/run/small",
+        "mkdir -p /var/lib/slurmckpt /run/small && mount -t tmpfs -o size=1M small /run/small && cover=/run/small",
         r"checkpoint skipped: the staging disk has .* free .*",
     ),
 }
