@@ -292,3 +292,8 @@ def restored_from(job: Job) -> int:
         return seq
 
     return wait_for(f"the restore of job {job.number}:\n{job.output()[-1500:]}", found, 60)
+
+
+def wait_attempts(job: Job, count: int) -> None:
+    """Wait until so many incarnations have begun."""
+    wait_for(f"attempt {count}", lambda: len(job.status()["attempts"]) == count)

@@ -11,11 +11,11 @@ from tests.cluster.harness import (
     STEPS,
     TRAIN,
     Cluster,
-    Job,
     chain,
     move,
     restored_from,
     training_lines,
+    wait_attempts,
     wait_for,
 )
 
@@ -76,11 +76,6 @@ def test_plain_python_with_a_file_of_its_own(cluster: Cluster, directory: Path) 
     assert job.wait_end() == "COMPLETED", job.output()
     assert job.output().splitlines() == ["preamble", *chain(150), "end"]
     assert (directory / "own.txt").read_text().splitlines() == chain(150)
-
-
-def wait_attempts(job: Job, count: int) -> None:
-    """Wait until so many incarnations have begun."""
-    wait_for(f"attempt {count}", lambda: len(job.status()["attempts"]) == count)
 
 
 def test_a_plain_program_is_restored_again_and_again(cluster: Cluster, directory: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cluster.harness import Cluster, Job, chain, move, restored_from, wait_for
+from tests.cluster.harness import Cluster, chain, move, restored_from, wait_attempts
 
 READERS = """[ "${1:-}" = again ] || "$BASH" "$0" again &
 exec 9<"$0"
@@ -31,11 +31,6 @@ def test_shells_read_on_where_they_were(cluster: Cluster, directory: Path) -> No
     # The script's third line, after "#!/bin/bash" and its first.
     third = READERS.splitlines()[1]
     assert (directory / "read").read_text().splitlines() == [third] * 2
-
-
-def wait_attempts(job: Job, count: int) -> None:
-    """Wait until so many incarnations have begun."""
-    wait_for(f"attempt {count}", lambda: len(job.status()["attempts"]) == count)
 
 
 def test_it_is_restored_again_from_there(cluster: Cluster, directory: Path) -> None:
