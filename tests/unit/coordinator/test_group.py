@@ -15,7 +15,7 @@ import pytest
 
 from slurmckpt.capture import criu
 from slurmckpt.capture.preflight import OpenFile, PodScan
-from slurmckpt.coordinator import group
+from slurmckpt.coordinator import freeze, group
 from slurmckpt.coordinator.choice import Choice, Skipped
 from slurmckpt.coordinator.group import Captured, Tools, capture
 from slurmckpt.coordinator.pod import Pod, PodSettings, TaskState
@@ -108,8 +108,9 @@ class Stage:
             installation, criu.Limits(600, 1 << 30), Path("/enter"), top / "staging", 0, self.shm, 1 << 20
         )
         monkeypatch.setattr(criu, "dump", self.criu.dump)
-        monkeypatch.setattr(group, "_scan", self._scan)
-        monkeypatch.setattr(group, "drain", self._drain)
+        monkeypatch.setattr(freeze, "look", self._scan)
+        monkeypatch.setattr(group, "look", self._scan)
+        monkeypatch.setattr(freeze, "drain", self._drain)
         monkeypatch.setattr(group, "_choose", self._choose)
 
     @staticmethod

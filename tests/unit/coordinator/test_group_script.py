@@ -13,7 +13,7 @@ import pytest
 
 from slurmckpt.capture.preflight import PodScan
 from slurmckpt.capture.processes import Process
-from slurmckpt.coordinator import group
+from slurmckpt.coordinator import freeze, group
 from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled
 from slurmckpt.coordinator.group import Captured, capture
 from slurmckpt.coordinator.script import stand_ins
@@ -38,7 +38,7 @@ class Scripted(Stage):
         self.steps = [running("batch")]
         self.at_look: Callable[[], None] = lambda: None
         monkeypatch.setattr(group, "_choose", real)
-        monkeypatch.setattr(group, "pod_processes", lambda init_pid: [])
+        monkeypatch.setattr(freeze, "pod_processes", lambda init_pid: [])
         monkeypatch.setattr(stand_ins, "find", self._find)
 
     def _scan(self, *given: Any) -> PodScan:

@@ -1,0 +1,121 @@
+"""One pod as a participant of a cut: what a look at it finds, and what the manifest says about it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from slurmckpt.capture.preflight import PodScan, scan
+from slurmckpt.capture.processes import pid_on_node
+from slurmckpt.coordinator import held
+from slurmckpt.coordinator.choice import Choice, Skipped
+from slurmckpt.coordinator.network import reachable
+from slurmckpt.coordinator.pod import Pod
+from slurmckpt.coordinator.script.saved import Saved
+from slurmckpt.coordinator.step import Step
+from slurmckpt.store.manifest import Connection, OpenFile, StepImage, TaskImage
+
+
+@dataclass
+class Participant:
+    """One pod of the cut. tasks, scan: as they stood at the boundary."""
+
+    step: Step
+    pod: Pod
+    images: Path
+    tasks: list[TaskImage] = field(default_factory=list)
+    scan: PodScan | None = None
+
+
+def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
+    """What its processes are and hold. Raises Skipped when they have ended."""
+    known = {key for task in pod.tasks.values() for key in task.keys.values()} | {pod.status_key}
+    if choice.script is not None and step.name == "batch":
+        known |= {key for launch in choice.script.launches.values() for key in (launch.signal_key, launch.status_key)}
+    leader = pid_on_node(pod.init_pid, pod.leader_pid)
+    if leader is None:
+        raise Skipped(f"the tasks of step {step.name} have ended")
+    return scan(pod.init_pid, leader, known)
+
+
+def check_owners(found: PodScan, uid: int) -> None:
+    """Raises Skipped when a process holds what its user may not see: the image goes into the user's store.
+
+    /proc/PID/fd belongs to root where a process is not dumpable, as after executing a set-user-id program
+    (proc_pid(5)).
+    """
+    for process in found.processes:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if os.stat(f"/proc/{process.pid}/fd").st_uid != uid:
+                raise Skipped(f"{process} has rights or secrets that its user may not see (a set-user-id program?)")
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that an image may hold: what is its own, plus what it shares (proc(5), statm)."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def task_images(pod: Pod) -> list[TaskImage]:
+    """Its tasks as they are now."""
+    return [
+        TaskImage(
+            index=index,
+            gtask=task.gtask,
+            pid=task.pid,
+            exited=task.status is not None,
+            status=task.status or 0,
+            descriptors={str(number): key for number, key in task.keys.items()},
+        )
+        for index, task in sorted(pod.tasks.items())
+    ]
+
+
+def with_held(task: TaskImage, step: Step) -> TaskImage:
+    """The task with the incomplete lines that its shim holds back: they belong to what it has written."""
+    memory = step.streams.held.get(task.index)
+    if memory is None:
+        return task
+    return replace(task, held={str(stream): text.hex() for stream, text in held.read(memory).items()})
+
+
+def image(participant: Participant, staging: Path, criu_version: str, shm: bool, script: Saved) -> StepImage:
+    """What the manifest says about it. staging: what lies there is ours, not the pod's. shm: /dev/shm was saved."""
+    step, pod, found = participant.step, participant.pod, participant.scan
+    assert found is not None
+    return StepImage(
+        step=step.name,
+        directory=step.name,
+        leader_pid=pod.leader_pid,
+        status_pipe=pod.status_key,
+        ntasks=step.ntasks,
+        argv_digest=step.argv_digest,
+        uid=pod.uid,
+        gid=pod.gid,
+        tasks=participant.tasks,
+        addresses=list(found.addresses),
+        outside=[Connection(one.local, one.remote) for one in found.outside],
+        inside=[Connection(local, remote) for local, remote in found.inside],
+        node_addresses=reachable(Path(f"/proc/{pod.init_pid}")),
+        open_files=[
+            OpenFile(file.path, file.size, stat.S_IMODE(file.mode))
+            for file in found.open_files
+            # While CRIU's parasite is in a process, CRIU's own log is open there.
+            if not Path(file.path).is_relative_to(staging)
+            # Saved as a whole with the job's /dev/shm.
+            and not file.path.startswith("/dev/shm/")
+        ],
+        criu_version=criu_version,
+        shm=shm,
+        hostname=os.uname().nodename,
+        command=step.command,
+        launches=script.launches if step.name == "batch" else [],
+        environment=script.environment if step.name == "batch" else None,
+        script_path=step.script_file.path,
+        script_digest=step.script_file.digest,
+    )
