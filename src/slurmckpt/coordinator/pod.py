@@ -8,32 +8,26 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+from slurmckpt.coordinator import pod_init
 from slurmckpt.coordinator.cgroups import procs_files
+from slurmckpt.coordinator.pod_init import Network, PodError, PodSettings, Wanted
 from slurmckpt.coordinator.proc import start_time
 from slurmckpt.coordinator.task import Task
 from slurmckpt.coordinator.wire import Channel, Message, WireError
-from slurmckpt.errors import SlurmckptError
 
 log = logging.getLogger(__name__)
 
 FIRST_PID = 100  # the leader's pid: pod init sets ns_last_pid to 99 so that CRIU finds low pids free at a restore
-_BUILD_SECONDS = 30
 _SYNC_SECONDS = 10
 _KILL_SECONDS = 120  # until the kernel has taken back the memory of all ranks
 _STOPS = frozenset({signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 # Longer than any suspend_grace_time; after it the tasks were stopped by the user's own wish, and may be captured so.
 _STOPPING_SECONDS = 300.0
-
-
-class PodError(SlurmckptError):
-    """The pod could not be built or does not answer."""
 
 
 @dataclass
@@ -56,20 +50,6 @@ class Held:
     index: int
     signal: int = 0
     status: int = 0
-
-
-@dataclass(frozen=True)
-class PodSettings:
-    """libexec: directory of pod-init, leader, enter. shm: the job's /dev/shm. run: where the pod's pid is noted.
-
-    signals_children: whether Slurm's signals to a step come to every process of it.
-    """
-
-    libexec: Path
-    shm: Path
-    run: Path
-    deny_io_uring: bool
-    signals_children: bool = False
 
 
 @dataclass
@@ -126,30 +106,21 @@ class Pod:
         """
         return self._stop_signal_at is not None and time.monotonic() - self._stop_signal_at < _STOPPING_SECONDS
 
-    async def build(self, shim_pid: int, network: Literal["new", "keep"] | int) -> None:
+    async def build(self, shim_pid: int, network: Network) -> None:
         """Make the namespaces around the shim's own context. Raises PodError; nothing is left then.
 
         network: a new network namespace, that of the node, or the one that this descriptor stands for.
         """
         self.cgroups = procs_files(shim_pid)
+        wanted = Wanted(self.step, shim_pid, self.settings, self.cgroups, self.binds, network)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = Channel(ours)
         process = None
         try:
-            if not await self._ask_anchor(shim_pid, theirs, network):
-                process = await self._start_init(shim_pid, theirs, network)
+            process = await pod_init.start(wanted, self.anchor, theirs)
             theirs.close()
-            ready = await asyncio.wait_for(self._channel.receive(), _BUILD_SECONDS)
-            if ready is None or ready.verb != "READY" or len(ready.descriptors) != 1:
-                reason = (
-                    ready.text("reason")
-                    if ready is not None and ready.verb == "FAILED"
-                    else "pod init ended without a word"
-                )
-                raise PodError(f"the pod of step {self.step} cannot be built: {reason}")
-            self.init_pid = ready.number("pid")
+            self.init_pid, self.status_pipe = await pod_init.ready(wanted, self._channel)
             self.pidfd = os.pidfd_open(self.init_pid)
-            self.status_pipe = ready.descriptors.pop()
             self.status_key = f"pipe:[{os.fstat(self.status_pipe).st_ino}]"
             if process is not None:
                 await process.wait()
@@ -169,52 +140,6 @@ class Pod:
         finally:
             theirs.close()
         self._reader = asyncio.create_task(self._read(self._channel))
-
-    async def _ask_anchor(self, shim_pid: int, control: socket.socket, network: Literal["new", "keep"] | int) -> bool:
-        """Have the anchor start pod init; whether it could be asked. The numbers are those of pod/anchor.c."""
-        if self.anchor is None:
-            return False
-        program = os.open(self.settings.libexec / "pod-init", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            net = 12 if isinstance(network, int) else network
-            words = self._arguments(shim_pid, 11, net)
-            pairs: list[tuple[str, object]] = [("arg", word) for word in words]
-            pairs += [("cgroup", path) for path in self.cgroups]
-            given = [program, control.fileno(), *([network] if isinstance(network, int) else [])]
-            await self.anchor.send("POD", pairs, given)
-        except ConnectionError as error:
-            log.warning("step %s: its anchor is gone (%s); its pod stands outside Slurm's tree", self.step, error)
-            return False
-        finally:
-            os.close(program)
-        return True
-
-    async def _start_init(
-        self, shim_pid: int, control: socket.socket, network: Literal["new", "keep"] | int
-    ) -> asyncio.subprocess.Process:
-        """Start pod init from here."""
-        return await asyncio.create_subprocess_exec(
-            str(self.settings.libexec / "pod-init"),
-            *self._arguments(shim_pid, control.fileno(), network),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=[control.fileno(), *([network] if isinstance(network, int) else [])],
-            start_new_session=True,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-        )
-
-    def _arguments(self, shim_pid: int, control: int, network: str | int) -> list[str]:
-        """Pod init's, with the numbers that its descriptors have there."""
-        words = ["--control", str(control), "--shim-pid", str(shim_pid), "--shm", str(self.settings.shm)]
-        words += ["--net", str(network)]
-        for path in self.cgroups:
-            words += ["--cgroup", str(path)]
-        for source, target in self.binds:
-            words += ["--bind", f"{source}:{target}"]
-        if self.settings.signals_children:
-            words.append("--doubt-signals")
-        return words
 
     async def start(self, tasks: Sequence[Task]) -> None:
         """Start the tasks afresh. Their connections and descriptors go to the pod."""

@@ -17,7 +17,8 @@ from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import held, outputs, shm
 from slurmckpt.coordinator.network import PodNetwork
 from slurmckpt.coordinator.plan import Plan
-from slurmckpt.coordinator.pod import Pod, PodError, TaskState
+from slurmckpt.coordinator.pod import Pod, TaskState
+from slurmckpt.coordinator.pod_init import PodError
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.streams import OutputHolder
 from slurmckpt.coordinator.task import Task

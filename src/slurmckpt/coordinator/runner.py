@@ -16,7 +16,8 @@ from slurmckpt.coordinator import payload as payloads
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices, say
 from slurmckpt.coordinator.plan import Plan
-from slurmckpt.coordinator.pod import Pod, PodSettings
+from slurmckpt.coordinator.pod import Pod
+from slurmckpt.coordinator.pod_init import PodSettings
 from slurmckpt.coordinator.returning import Returning
 from slurmckpt.coordinator.script import restart, saved
 from slurmckpt.coordinator.script.desk import Desk

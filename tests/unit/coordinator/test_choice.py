@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled, choose, without_script
-from slurmckpt.coordinator.pod import Pod, PodSettings, TaskState
+from slurmckpt.coordinator.pod import Pod, TaskState
+from slurmckpt.coordinator.pod_init import PodSettings
 from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.step import Step

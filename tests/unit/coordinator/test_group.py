@@ -18,7 +18,8 @@ from slurmckpt.capture.preflight import OpenFile, PodScan
 from slurmckpt.coordinator import freeze, group
 from slurmckpt.coordinator.choice import Choice, Skipped
 from slurmckpt.coordinator.group import Captured, Tools, capture
-from slurmckpt.coordinator.pod import Pod, PodSettings, TaskState
+from slurmckpt.coordinator.pod import Pod, TaskState
+from slurmckpt.coordinator.pod_init import PodSettings
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.streams import OutputHolder
 from slurmckpt.store.identity import UserFiles

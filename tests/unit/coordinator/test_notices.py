@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from slurmckpt.coordinator.notices import Notices, say
-from slurmckpt.coordinator.pod import Pod, PodSettings, TaskState
+from slurmckpt.coordinator.pod import Pod, TaskState
+from slurmckpt.coordinator.pod_init import PodSettings
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.task import Task
 from slurmckpt.coordinator.wire import Channel

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from slurmckpt.coordinator import pod as pods
-from slurmckpt.coordinator.pod import Held, Pod, PodError, PodSettings
+from slurmckpt.coordinator import pod_init
+from slurmckpt.coordinator.pod import Held, Pod
+from slurmckpt.coordinator.pod_init import PodError, PodSettings
 from slurmckpt.coordinator.proc import start_time
 from slurmckpt.coordinator.wire import Channel
 from tests.unit.coordinator.parts import channels, no_descriptor_is_lost, task
@@ -163,7 +165,7 @@ def test_a_missing_pod_init(node: Node) -> None:
 
 
 def test_a_pod_init_that_says_nothing_is_killed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pods, "_BUILD_SECONDS", 0.5)
+    monkeypatch.setattr(pod_init, "_BUILD_SECONDS", 0.5)
     pid_file = node.top / "pid"
     node.pod_init(f"open({str(pid_file)!r}, 'w').write(str(os.getpid()))\nimport time; time.sleep(60)")
 

@@ -19,7 +19,8 @@ from slurmckpt.coordinator import runner as runners
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
 from slurmckpt.coordinator.plan import Plan
-from slurmckpt.coordinator.pod import PodError, TaskState
+from slurmckpt.coordinator.pod import TaskState
+from slurmckpt.coordinator.pod_init import PodError
 from slurmckpt.coordinator.runner import StepRunner
 from slurmckpt.coordinator.spec import JobSpec, Options
 from slurmckpt.coordinator.step import Step, StepNumbers

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from slurmckpt.config import Recover, Settings
 from slurmckpt.coordinator.notices import Notices
-from slurmckpt.coordinator.pod import Held, Pod, PodSettings, TaskState
+from slurmckpt.coordinator.pod import Held, Pod, TaskState
+from slurmckpt.coordinator.pod_init import PodSettings
 from slurmckpt.coordinator.recovery.scene import Scene
 from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.errors import SlurmError
