@@ -5,25 +5,15 @@ Every key and its default is documented in etc/slurmckpt.toml; a test holds that
 
 from __future__ import annotations
 
-import difflib
-import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Literal
 
 from slurmckpt.errors import ConfigError
-from slurmckpt.units import (
-    ACCEPTED_DURATIONS,
-    ACCEPTED_SIZES,
-    DAY,
-    OFF,
-    Interval,
-    parse_duration,
-    parse_interval,
-    parse_size,
-)
+from slurmckpt.tables import Table
+from slurmckpt.units import DAY, OFF, Interval
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,11 +26,8 @@ DEFAULT_PATH = Path("/etc/slurmckpt/slurmckpt.toml")
 RECOVER_EVENTS = ("nodefail", "preempt", "crash", "hang", "timelimit")
 
 Rule = Literal["equal", "at-least", "informative"]
-Word = TypeVar("Word", bound=str)
-Parsed = TypeVar("Parsed")
 
 _GIB = 2**30
-_SITE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -182,10 +169,10 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from error
-    return _settings(_Table(path, "", values))
+    return _settings(Table(path, "", values))
 
 
-def _settings(top: _Table) -> Settings:
+def _settings(top: Table) -> Settings:
     settings = Settings(
         schedule=_schedule(top.section("schedule")),
         store=_store(top.section("store")),
@@ -202,7 +189,7 @@ def _settings(top: _Table) -> Settings:
     return settings
 
 
-def _schedule(table: _Table) -> Schedule:
+def _schedule(table: Table) -> Schedule:
     default = Schedule()
     section = Schedule(
         interval=table.interval("interval", default.interval),
@@ -215,7 +202,7 @@ def _schedule(table: _Table) -> Schedule:
     return section
 
 
-def _store(table: _Table) -> Store:
+def _store(table: Table) -> Store:
     default = Store()
     section = Store(
         path=table.path("path", default.path),
@@ -232,14 +219,14 @@ def _store(table: _Table) -> Store:
     return section
 
 
-def _staging(table: _Table) -> Staging:
+def _staging(table: Table) -> Staging:
     default = Staging()
     section = Staging(path=table.path("path", default.path), reserve=table.size("reserve", default.reserve))
     table.done()
     return section
 
 
-def _capture(table: _Table) -> Capture:
+def _capture(table: Table) -> Capture:
     default = Capture()
     section = Capture(
         criu=table.program("criu", default.criu),
@@ -253,7 +240,7 @@ def _capture(table: _Table) -> Capture:
     return section
 
 
-def _restore(table: _Table) -> Restore:
+def _restore(table: Table) -> Restore:
     default = Restore()
     section = Restore(
         attempts=table.whole("attempts", default.attempts, 0, 100),
@@ -264,7 +251,7 @@ def _restore(table: _Table) -> Restore:
     return section
 
 
-def _recover(table: _Table) -> Recover:
+def _recover(table: Table) -> Recover:
     default = Recover()
     section = Recover(
         events=table.words("events", default.events, RECOVER_EVENTS),
@@ -278,13 +265,13 @@ def _recover(table: _Table) -> Recover:
     return section
 
 
-def _requeue(table: _Table) -> Requeue:
+def _requeue(table: Table) -> Requeue:
     section = Requeue(node_feature=table.flag("node_feature", Requeue().node_feature))
     table.done()
     return section
 
 
-def _fingerprint(table: _Table) -> Fingerprint:
+def _fingerprint(table: Table) -> Fingerprint:
     rules = table.section("rules")
     site = table.section("site")
     section = Fingerprint(
@@ -295,7 +282,7 @@ def _fingerprint(table: _Table) -> Fingerprint:
     return section
 
 
-def _log(table: _Table) -> Log:
+def _log(table: Table) -> Log:
     default = Log()
     section = Log(
         path=table.path("path", default.path),
@@ -305,7 +292,7 @@ def _log(table: _Table) -> Log:
     return section
 
 
-def _paths(table: _Table) -> Paths:
+def _paths(table: Table) -> Paths:
     default = Paths()
     section = Paths(
         libexec=table.path("libexec", default.libexec),
@@ -314,145 +301,3 @@ def _paths(table: _Table) -> Paths:
     )
     table.done()
     return section
-
-
-class _Table:
-    """One TOML table being read: typed access to its keys, and done() to refuse the keys that nobody asked for."""
-
-    def __init__(self, file: Path, name: str, values: Mapping[str, object]) -> None:
-        self._file = file
-        self._name = name
-        self._values = values
-        self._known: list[str] = []
-
-    def names(self) -> list[str]:
-        return list(self._values)
-
-    def section(self, key: str) -> _Table:
-        value = self._get(key, {})
-        if not isinstance(value, dict):
-            raise self._error(key, f"a section, written [{self._full(key)}]")
-        return _Table(self._file, self._full(key), cast("dict[str, object]", value))
-
-    def interval(self, key: str, default: Interval) -> Interval:
-        value = self._get(key, str(default))
-        if not isinstance(value, str):
-            raise self._error(key, 'text such as "10m", "auto" or "off"')
-        return self._parsed(key, parse_interval, value)
-
-    def size(self, key: str, default: int) -> int:
-        value = self._get(key, default)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-        if not isinstance(value, str):
-            raise self._error(key, ACCEPTED_SIZES)
-        return self._parsed(key, parse_size, value)
-
-    def seconds(self, key: str, default: float, lowest: float, highest: float) -> float:
-        """A duration: text with units, or a number of seconds."""
-        value = self._get(key, default)
-        if isinstance(value, str):
-            value = self._parsed(key, parse_duration, value)
-        accepted = f"{ACCEPTED_DURATIONS}, or seconds, from {lowest:g} to {highest:g} s"
-        return self._in_range(key, value, lowest, highest, accepted)
-
-    def number(self, key: str, default: float, lowest: float, highest: float) -> float:
-        return self._in_range(key, self._get(key, default), lowest, highest, f"a number from {lowest:g} to {highest:g}")
-
-    def whole(self, key: str, default: int, lowest: int, highest: int) -> int:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-            raise self._error(key, f"a whole number from {lowest} to {highest}")
-        return value
-
-    def wholes(self, key: str, default: frozenset[int], lowest: int, highest: int) -> frozenset[int]:
-        """A list of whole numbers, in any order; it may be empty."""
-        values = self._get(key, list(default))
-        if isinstance(values, list):
-            numbers = [each for each in values if isinstance(each, int) and not isinstance(each, bool)]
-            if len(numbers) == len(values) and all(lowest <= number <= highest for number in numbers):
-                return frozenset(numbers)
-        raise self._error(key, f"a list of whole numbers from {lowest} to {highest}")
-
-    def words(self, key: str, default: frozenset[str], accepted: tuple[str, ...]) -> frozenset[str]:
-        """A list of these words, in any order; it may be empty."""
-        values = self._get(key, list(default))
-        if isinstance(values, list) and all(value in accepted for value in values):
-            return frozenset(values)
-        raise self._error(key, "a list of " + ", ".join(f'"{word}"' for word in accepted))
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self._get(key, default)
-        if not isinstance(value, bool):
-            raise self._error(key, "true or false")
-        return value
-
-    def word(self, key: str, default: Word, accepted: tuple[Word, ...]) -> Word:
-        value = self._get(key, default)
-        for word in accepted:
-            if value == word:
-                return word
-        raise self._error(key, " or ".join(f'"{word}"' for word in accepted))
-
-    def path(self, key: str, default: Path) -> Path:
-        value = self._get(key, str(default))
-        if not isinstance(value, str) or not _is_absolute(value):
-            raise self._error(key, 'an absolute path without "..", as text')
-        return Path(value)
-
-    def program(self, key: str, default: str, empty_is: str = "") -> str:
-        """An absolute path, or a bare name that is looked up later; empty only where that has a meaning."""
-        value = self._get(key, default)
-        if isinstance(value, str):
-            bare = "/" not in value and value.isprintable() and value not in ("", ".", "..")
-            if bare or _is_absolute(value) or (not value and empty_is):
-                return value
-        empty = f', or "" ({empty_is})' if empty_is else ""
-        raise self._error(key, f'an absolute path without "..", or the name of a program{empty}')
-
-    def fact(self, key: str) -> str:
-        """A fact of the site about its node: name and value become one key of the fingerprint."""
-        value = self._get(key, "")
-        if not _SITE_NAME.fullmatch(key):
-            raise self._error(key, "a name of at most 64 letters, digits, '_', '-' and '.'")
-        if not isinstance(value, str) or not 0 < len(value) <= 255 or not value.isprintable():
-            raise self._error(key, "printable text of 1 to 255 characters")
-        return value
-
-    def done(self) -> None:
-        """Refuse keys that are not settings: a misspelt key would otherwise be silently without effect."""
-        for key in self._values:
-            if key not in self._known:
-                close = difflib.get_close_matches(key, self._known, n=1)
-                hint = f" (did you mean {close[0]}?)" if close else ""
-                raise ConfigError(
-                    f"{self._file}: unknown key {self._full(key)}{hint}; accepted: {', '.join(sorted(self._known))}"
-                )
-
-    def _get(self, key: str, default: object) -> object:
-        self._known.append(key)
-        return self._values.get(key, default)
-
-    def _full(self, key: str) -> str:
-        return f"{self._name}.{key}" if self._name else key
-
-    def _in_range(self, key: str, value: object, lowest: float, highest: float, accepted: str) -> float:
-        # nan fails the comparison, so it is refused too.
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not lowest <= value <= highest:
-            raise self._error(key, accepted)
-        return float(value)
-
-    def _parsed(self, key: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise ConfigError(f"{self._file}: {self._full(key)}: {error}") from error
-
-    def _error(self, key: str, accepted: str) -> ConfigError:
-        value = self._values.get(key)
-        shown = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
-        return ConfigError(f"{self._file}: {self._full(key)} = {shown[:120]} is not accepted: {accepted}")
-
-
-def _is_absolute(text: str) -> bool:
-    return text.startswith("/") and text.isprintable() and ".." not in text.split("/")

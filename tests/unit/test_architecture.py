@@ -20,7 +20,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": {"errors"},
     "identity": {"errors"},
-    "config": {"errors", "units"},
+    "tables": {"errors", "units"},
+    "config": {"errors", "units", "tables"},
     "logs": {"errors"},
     "faults": {"errors"},
     # None of these knows another: capture no Slurm and no store, store no CRIU, fingerprint neither.
