@@ -16,7 +16,7 @@ from slurmckpt.errors import SlurmckptError
 from slurmckpt.fingerprint import compare, engine, model
 from slurmckpt.fingerprint.compare import Fingerprint
 from slurmckpt.fingerprint.node import node_feature, node_fingerprint
-from slurmckpt.store.manifest import load_site_key
+from slurmckpt.store.signature import load_site_key
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from slurmckpt.doctor import trusted
 from slurmckpt.doctor.finding import Finding, ok, problem, skipped, warning
 from slurmckpt.doctor.host import Host
 from slurmckpt.errors import StoreError
-from slurmckpt.store.manifest import load_site_key
+from slurmckpt.store.signature import load_site_key
 
 MARKER = "every-job"
 

@@ -1,4 +1,4 @@
-"""The manifest of a group checkpoint: what it holds, of which job, and the signature that makes it ours.
+"""The manifest of a group checkpoint: what it holds, and of which job.
 
 The store is not trusted, so a manifest counts only after its signature under the site key has been verified. Reading is
 strict all the same: a manifest that this version does not understand completely is refused with one line.
@@ -6,28 +6,20 @@ strict all the same: a manifest that this version does not understand completely
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import ipaddress
 import json
-import os
 import re
-import stat
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Literal, NoReturn
 
-from slurmckpt.errors import Refused, StoreError
-from slurmckpt.identity import check_name
+from slurmckpt.errors import Refused
+from slurmckpt.store import checks
 from slurmckpt.store.fields import Fields, parse_object
 
 MANIFEST_FORMAT = 2
 MANIFEST_NAME = "manifest.json"
 SIGNATURE_NAME = "manifest.sig"
 MAX_MANIFEST_BYTES = 64 * 2**20
-MAX_KEY_BYTES = 64 * 2**10
-MIN_KEY_BYTES = 16
 
 Stored = Literal["plain", "zstd"]
 
@@ -200,8 +192,8 @@ class Manifest:
         manifest = cls(
             format=version,
             product_version=fields.text("product_version"),
-            cluster=_name(fields, "cluster"),
-            user=_name(fields, "user"),
+            cluster=checks.name(fields, "cluster"),
+            user=checks.name(fields, "user"),
             uid=fields.whole("uid", lowest=0),
             job_id=fields.whole("job_id", lowest=1),
             seq=fields.whole("seq", lowest=1),
@@ -225,84 +217,14 @@ class Manifest:
         return manifest
 
 
-def sign(data: bytes, key: bytes) -> str:
-    """Hex HMAC-SHA256 (RFC 2104) of `data` under the site key."""
-    return hmac.new(key, data, hashlib.sha256).hexdigest()
-
-
-def verify(data: bytes, signature: str, key: bytes) -> bool:
-    """Whether `signature` is that of `data` under `key`. The comparison takes the same time wherever they differ."""
-    return hmac.compare_digest(sign(data, key).encode(), signature.encode("utf-8", "surrogateescape"))
-
-
-def load_site_key(path: Path) -> bytes:
-    """The site key: the content of `path` without white space around.
-
-    Raises StoreError with one line unless it is a regular file of root, closed to all others, with 16 bytes or more.
-    """
-    try:
-        # O_NONBLOCK: a FIFO in its place must not hold us up. O_NOFOLLOW: the checks below are about this very file.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            _check_key_file(path, os.fstat(descriptor))
-            key = os.read(descriptor, MAX_KEY_BYTES + 1).strip()
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise StoreError(f"site key {path} cannot be read: {error.strerror}") from error
-    if not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
-        raise StoreError(f"site key {path} holds {len(key)} bytes; accepted: {MIN_KEY_BYTES} to {MAX_KEY_BYTES}")
-    return key
-
-
-def _check_key_file(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise StoreError(f"site key {path} is not a regular file")
-    if status.st_uid != 0:
-        raise StoreError(f"site key {path} is owned by uid {status.st_uid}; it must be owned by root")
-    if status.st_mode & 0o077:
-        mode = stat.S_IMODE(status.st_mode)
-        raise StoreError(f"site key {path} has mode {mode:04o}; group and others must have no access (0400 or 0600)")
-
-
-def is_plain_path(text: str) -> bool:
-    """Whether `text` is a relative, normalised path that stays below the directory it is joined to."""
-    return bool(text) and "\0" not in text and all(part not in ("", ".", "..") for part in text.split("/"))
-
-
 def _refuse(message: str) -> NoReturn:
     raise Refused(message)
 
 
-def _name(fields: Fields, key: str) -> str:
-    try:
-        return check_name(key, fields.text(key))
-    except ValueError as error:
-        raise Refused(f"{fields.where}: {error}") from error
-
-
-def _relative(fields: Fields, key: str) -> str:
-    text = fields.text(key)
-    if not is_plain_path(text):
-        fields.fail(key, "a relative path without '.', '..' and empty parts")
-    return text
-
-
-def _absolute(fields: Fields, key: str) -> str:
-    text = fields.text(key)
-    if not text.startswith("/") or "\0" in text or ".." in text.split("/"):
-        fields.fail(key, "an absolute path without '..'")
-    return text
-
-
-def _mode(fields: Fields) -> int:
-    return fields.whole("mode", lowest=0, highest=0o7777)
-
-
 def _step(fields: Fields) -> StepImage:
     step = StepImage(
-        step=_name(fields, "step"),
-        directory=_relative(fields, "directory"),
+        step=checks.name(fields, "step"),
+        directory=checks.relative(fields, "directory"),
         leader_pid=fields.whole("leader_pid", lowest=1),
         status_pipe=fields.text("status_pipe"),
         ntasks=fields.whole("ntasks", lowest=0),
@@ -320,7 +242,7 @@ def _step(fields: Fields) -> StepImage:
         inside=[_connection(item) for item in fields.objects("inside")],
         command=fields.text("command"),
         launches=[_launch(item) for item in fields.objects("launches")],
-        environment=_file_name(fields, "environment"),
+        environment=checks.file_name(fields, "environment"),
         script_path=fields.text("script_path"),
         script_digest=fields.text("script_digest"),
     )
@@ -336,8 +258,8 @@ def _launch(fields: Fields) -> LaunchImage:
         status=fields.optional_whole("status"),
         signal_pipe=fields.text("signal_pipe"),
         status_pipe=fields.text("status_pipe"),
-        payload=_file_name(fields, "payload"),
-        input=_file_name(fields, "input"),
+        payload=checks.file_name(fields, "payload"),
+        input=checks.file_name(fields, "input"),
     )
     if (launch.status is None) != (launch.payload is not None):
         fields.fail("payload", "a file for an srun that ran, and null for one that had ended")
@@ -345,30 +267,10 @@ def _launch(fields: Fields) -> LaunchImage:
     return launch
 
 
-def _file_name(fields: Fields, key: str) -> str | None:
-    text = fields.optional_text(key)
-    if text is not None and not is_plain_path(text):
-        fields.fail(key, "a relative path without '.', '..' and empty parts, or null")
-    return text
-
-
 def _connection(fields: Fields) -> Connection:
-    connection = Connection(local=_endpoint(fields, "local"), remote=_endpoint(fields, "remote"))
+    connection = Connection(local=checks.endpoint(fields, "local"), remote=checks.endpoint(fields, "remote"))
     fields.done()
     return connection
-
-
-def _endpoint(fields: Fields, key: str) -> str:
-    text = fields.text(key)
-    address, _, port = text.rpartition(":")
-    try:
-        version = ipaddress.ip_address(address.removeprefix("[").removesuffix("]")).version
-        valid = address.startswith("[") == address.endswith("]") == (version == 6) and 0 < int(port) < 65536
-    except ValueError:
-        valid = False
-    if not (valid and port.isascii() and port.isdigit()):
-        fields.fail(key, "address:port, or [address]:port for IPv6")
-    return text
 
 
 def _task(fields: Fields) -> TaskImage:
@@ -393,9 +295,9 @@ def _task(fields: Fields) -> TaskImage:
 
 def _open_file(fields: Fields) -> OpenFile:
     file = OpenFile(
-        path=_absolute(fields, "path"),
+        path=checks.absolute(fields, "path"),
         size=fields.whole("size", lowest=0),
-        mode=_mode(fields),
+        mode=checks.mode(fields),
         dev_ino=fields.text("dev_ino"),
     )
     fields.done()
@@ -404,10 +306,10 @@ def _open_file(fields: Fields) -> OpenFile:
 
 def _output(fields: Fields) -> OutputFile:
     content = fields.optional_text("content")
-    if content is not None and (not is_plain_path(content) or "/" in content):
+    if content is not None and (not checks.is_plain_path(content) or "/" in content):
         fields.fail("content", "one file name, or null")
     output = OutputFile(
-        path=_absolute(fields, "path"),
+        path=checks.absolute(fields, "path"),
         size=fields.whole("size", lowest=0),
         content=content,
         holders=fields.whole_map("holders", lowest=0),
@@ -421,7 +323,7 @@ def _file(fields: Fields) -> StoredFile:
     if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
         fields.fail("blake3", "64 hex digits")
     file = StoredFile(
-        path=_relative(fields, "path"),
+        path=checks.relative(fields, "path"),
         size=fields.whole("size", lowest=0),
         # No set-user-id: a restore gives this mode to a file of root.
         mode=fields.whole("mode", lowest=0, highest=0o777),

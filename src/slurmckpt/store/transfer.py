@@ -34,10 +34,9 @@ from slurmckpt.store.manifest import (
     Manifest,
     Stored,
     StoredFile,
-    sign,
-    verify,
 )
 from slurmckpt.store.partial import CHUNK_BYTES, Partial, Stopped
+from slurmckpt.store.signature import sign, verify
 
 MAX_SIGNATURE_BYTES = 4096
 

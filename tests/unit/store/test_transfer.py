@@ -19,8 +19,9 @@ from blake3 import blake3
 
 from slurmckpt.errors import Refused, StoreError
 from slurmckpt.store import lease, transfer
-from slurmckpt.store.manifest import MAX_MANIFEST_BYTES, Manifest, OutputFile, Stored, StoredFile, sign
+from slurmckpt.store.manifest import MAX_MANIFEST_BYTES, Manifest, OutputFile, Stored, StoredFile
 from slurmckpt.store.partial import Partial, Stopped
+from slurmckpt.store.signature import sign
 from tests.unit.store.world import CONTENTS, KEY, World, lease_kept
 
 Compression = Literal["zstd", "none"]

@@ -13,7 +13,8 @@ from typing import Literal
 from slurmckpt.identity import JobIdentity
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.layout import JobStore
-from slurmckpt.store.manifest import Manifest, StepImage, TaskImage, sign
+from slurmckpt.store.manifest import Manifest, StepImage, TaskImage
+from slurmckpt.store.signature import sign
 from slurmckpt.store.transfer import fetch, publish
 
 USER_UID = 47110
