@@ -37,21 +37,25 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import ipaddress
 import os
 import select
-import signal
-import socket
 import stat
 import termios
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from slurmckpt.capture import procfs
-from slurmckpt.capture.processes import name_of
-from slurmckpt.capture.sockets import Endpoint, plain
-from slurmckpt.capture.unixdiag import unix_sockets
+from slurmckpt.capture.carriers import (
+    End,
+    Table,
+    connections,
+    inode_of,
+    is_alive,
+    open_carrier,
+    readable_pipes,
+    table_of,
+)
 from slurmckpt.capture.waits import Kind, Wait, observe
 
 FIRST_PAUSE = 0.001
@@ -100,40 +104,11 @@ async def drain(
 
 
 @dataclass(frozen=True)
-class _Carrier:
-    pid: int
-    pidfd: int
-    name: str
-
-
-@dataclass(frozen=True)
-class _End:
-    """One end of a connection between carriers. descriptor: a duplicate of ours. owners: pids that hold it."""
-
-    inode: int
-    descriptor: int
-    owners: frozenset[int]
-
-
-@dataclass(frozen=True)
 class _Way:
     """One direction of a connection."""
 
-    sender: _End
-    receiver: _End
-
-
-@dataclass(frozen=True)
-class _Table:
-    """What the descriptors of one carrier are: number -> target of the link in /proc/PID/fd."""
-
-    carrier: _Carrier
-    targets: dict[int, str]
-
-    def inodes(self, kind: str) -> dict[int, int]:
-        """Inode -> number, for the targets `kind:[inode]`."""
-        prefix = f"{kind}:["
-        return {int(t[len(prefix) : -1]): fd for fd, t in self.targets.items() if t.startswith(prefix)}
+    sender: End
+    receiver: End
 
 
 @dataclass(frozen=True)
@@ -155,7 +130,7 @@ class _Watch:
     ) -> None:
         self._pipes = {_pipe_inode(fd): fd for fd in pipes}
         self._fed = {_pipe_inode(fd) for fd in fed}
-        self._carriers = [c for pid in dict.fromkeys(carriers) if (c := _open_carrier(pid, stack)) is not None]
+        self._carriers = [c for pid in dict.fromkeys(carriers) if (c := open_carrier(pid, stack)) is not None]
         self._names = {carrier.pid: carrier.name for carrier in self._carriers}
 
     def look(self) -> str:
@@ -164,7 +139,7 @@ class _Watch:
         if reason or not self._carriers:
             return reason
         with contextlib.ExitStack() as stack:
-            route = self._route([_table(c) for c in self._carriers if _alive(c)], stack)
+            route = self._route([table_of(c) for c in self._carriers if is_alive(c)], stack)
             return self._quiet(route)
 
     def _quiet(self, route: _Route) -> str:
@@ -245,15 +220,15 @@ class _Watch:
                 return f"{waiting} bytes of output still wait to be read by {self._whose(way.receiver)}"
         return ""
 
-    def _whose(self, end: _End) -> str:
+    def _whose(self, end: End) -> str:
         return self._names[min(end.owners)]
 
-    def _route(self, tables: Sequence[_Table], stack: contextlib.ExitStack) -> _Route:
+    def _route(self, tables: Sequence[Table], stack: contextlib.ExitStack) -> _Route:
         """Find the connections between carriers, the way output goes on them, and what is input and output."""
-        sources = {table.carrier.pid for table in tables if self._pipes.keys() & _readable_pipes(table).keys()}
+        sources = {table.carrier.pid for table in tables if self._pipes.keys() & readable_pipes(table).keys()}
         ways = [
             _Way(mine, other)
-            for mine, other in _connections(tables, stack)
+            for mine, other in connections(tables, stack)
             if mine.owners & sources or not other.owners & sources
         ]
         sending = {way.sender.inode for way in ways}
@@ -263,12 +238,12 @@ class _Watch:
         waited: dict[str, list[tuple[int, int]]] = {}
         for table in tables:
             pid = table.carrier.pid
-            for inode, fd in _readable_pipes(table).items():
+            for inode, fd in readable_pipes(table).items():
                 if inode in self._pipes:
                     inputs.add((pid, fd))
                     waited.setdefault(f"pipe:[{inode}]", []).append((pid, fd))
             for fd, target in table.targets.items():
-                inode = _inode(target)
+                inode = inode_of(target)
                 if target.startswith("socket:"):
                     if inode in receiving:
                         inputs.add((pid, fd))
@@ -278,128 +253,6 @@ class _Watch:
                 elif target.startswith("/") or (target.startswith("pipe:") and inode not in self._fed):
                     outputs.add((pid, fd))
         return _Route(ways, inputs, outputs, waited)
-
-
-def _connections(tables: Sequence[_Table], stack: contextlib.ExitStack) -> Iterator[tuple[_End, _End]]:
-    """Both directions of every connection of which both ends are held by carriers: (sender, receiver)."""
-    holders: dict[int, list[tuple[_Carrier, int]]] = {}
-    for table in tables:
-        for inode, fd in table.inodes("socket").items():
-            holders.setdefault(inode, []).append((table.carrier, fd))
-    names: dict[int, tuple[Endpoint, Endpoint]] = {}
-    unix: set[int] = set()
-    for inode, held in holders.items():
-        carrier, fd = held[0]
-        with _borrowed(carrier, fd) as one:
-            if one is None or one.type not in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
-                continue
-            if one.family == socket.AF_UNIX:
-                unix.add(inode)
-            elif one.family in (socket.AF_INET, socket.AF_INET6) and (pair := _endpoints(one)) is not None:
-                names[inode] = pair
-    by_name = {pair: inode for inode, pair in names.items()}
-    pairs = {inode: by_name[pair[::-1]] for inode, pair in names.items() if pair[::-1] in by_name}
-    if unix:
-        for namespace in _one_carrier_a_namespace(tables):
-            table_of_node = unix_sockets(namespace)
-            for inode in unix & table_of_node.keys():
-                peer = table_of_node[inode].peer
-                if peer in unix:
-                    pairs[inode] = peer
-    ends: dict[int, _End] = {}
-    for inode in pairs:
-        carrier, fd = holders[inode][0]
-        try:
-            duplicate = procfs.borrow_descriptor(carrier.pidfd, fd)
-        except OSError as error:
-            if procfs.is_gone(error) or error.errno == errno.EBADF:
-                continue
-            raise
-        stack.callback(os.close, duplicate)
-        ends[inode] = _End(inode, duplicate, frozenset(c.pid for c, _ in holders[inode]))
-    for inode, peer in pairs.items():
-        if inode != peer and inode in ends and peer in ends:
-            yield ends[inode], ends[peer]
-
-
-@contextlib.contextmanager
-def _borrowed(carrier: _Carrier, descriptor: int) -> Iterator[socket.socket | None]:
-    """A duplicate of a carrier's socket, to be given back at once: held, it keeps the connection open."""
-    try:
-        duplicate = procfs.borrow_descriptor(carrier.pidfd, descriptor)
-    except OSError as error:
-        if procfs.is_gone(error) or error.errno == errno.EBADF:
-            yield None
-            return
-        raise
-    try:
-        one = socket.socket(fileno=duplicate)
-    except OSError:
-        # Not a socket any more: the number was used again.
-        os.close(duplicate)
-        yield None
-        return
-    with one:
-        yield one
-
-
-def _endpoints(one: socket.socket) -> tuple[Endpoint, Endpoint] | None:
-    try:
-        names = [one.getsockname(), one.getpeername()]
-    except OSError:
-        return None
-    local, remote = (
-        Endpoint(plain(ipaddress.ip_address(str(host).partition("%")[0])), int(port)) for host, port, *_ in names
-    )
-    return local, remote
-
-
-def _one_carrier_a_namespace(tables: Sequence[_Table]) -> list[int]:
-    found: dict[str, int] = {}
-    for table in tables:
-        namespace = procfs.link(f"{procfs.PROC}/{table.carrier.pid}/ns/net")
-        if namespace:
-            found.setdefault(namespace, table.carrier.pid)
-    return list(found.values())
-
-
-def _readable_pipes(table: _Table) -> dict[int, int]:
-    """Inode -> descriptor of the reading ends of pipes."""
-    found: dict[int, int] = {}
-    for fd, target in table.targets.items():
-        if target.startswith("pipe:["):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                if os.lstat(f"{procfs.PROC}/{table.carrier.pid}/fd/{fd}").st_mode & stat.S_IRUSR:
-                    found[_inode(target)] = fd
-    return found
-
-
-def _inode(target: str) -> int:
-    number = target.partition("[")[2].rstrip("]")
-    return int(number) if number.isdigit() else 0
-
-
-def _table(carrier: _Carrier) -> _Table:
-    directory = f"{procfs.PROC}/{carrier.pid}/fd"
-    links = {int(name): procfs.link(f"{directory}/{name}") for name in procfs.names(directory)}
-    return _Table(carrier, {fd: target for fd, target in links.items() if target is not None})
-
-
-def _open_carrier(pid: int, stack: contextlib.ExitStack) -> _Carrier | None:
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-    stack.callback(os.close, pidfd)
-    return _Carrier(pid, pidfd, name_of(pid))
-
-
-def _alive(carrier: _Carrier) -> bool:
-    try:
-        signal.pidfd_send_signal(carrier.pidfd, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _open_pipe(pipe: Pipe, stack: contextlib.ExitStack) -> int | None:
