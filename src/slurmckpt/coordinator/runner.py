@@ -8,21 +8,18 @@ import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from slurmckpt import faults
 from slurmckpt.coordinator import finished, outputs, restoring, scriptfile, shm, trust
-from slurmckpt.coordinator import payload as payloads
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices, say
 from slurmckpt.coordinator.plan import Plan
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.pod_init import PodSettings
 from slurmckpt.coordinator.returning import Returning
-from slurmckpt.coordinator.script import restart, saved
-from slurmckpt.coordinator.script.desk import Desk
+from slurmckpt.coordinator.script import restart
 from slurmckpt.coordinator.script.launch import Launch
-from slurmckpt.coordinator.script.script import prepare
+from slurmckpt.coordinator.script.reception import Reception
 from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.coordinator.streams import OutputHolder, files_written_by
 from slurmckpt.coordinator.task import Task
@@ -58,7 +55,7 @@ class StepRunner:
         self._numbers = numbers
         self._started = started
         self._returning: Returning | None = None
-        self._desk: Desk | None = None
+        self._reception = Reception(incarnation)
 
     async def run(self, step: Step, tasks: Sequence[Task]) -> None:
         """From the tasks' arrival to the end of their pod."""
@@ -149,7 +146,7 @@ class StepRunner:
         await self._notices.to_starting(tasks)
         pod = self._new_pod(step, groups)
         if step.name == "batch":
-            await self._open_script(pod, tasks[0], None)
+            await self._reception.open(pod, tasks[0], None)
         faults.at("start.begin")
         await pod.build(tasks[0].shim_pid, "keep")
         step.pod = pod
@@ -219,44 +216,9 @@ class StepRunner:
         for step in [step for step in self._steps.values() if step.name in names]:
             await step.left()
 
-    async def _open_script(self, pod: Pod, task: Task, image: tuple[StepImage, Path] | None) -> None:
-        """Let the pod of the batch script have a stand-in for srun, where that can be.
-
-        image: what it is restored from, and where that lies.
-        """
-        await self.close_script()
-        incarnation, settings = self._incarnation, self._incarnation.settings
-        try:
-            then = await asyncio.to_thread(saved.load_environment, *image) if image is not None else None
-            script = await asyncio.to_thread(
-                prepare,
-                payloads.from_memfd(task.payload),
-                task.shim_pid,
-                (pod.uid, pod.gid, pod.groups),
-                settings.paths.libexec,
-                pod.settings.run,
-                then,
-            )
-            if script is None:
-                log.info("job %d: no srun in the PATH of its script", incarnation.spec.job.job_id)
-                return
-            self._desk = Desk(script, pod)
-        except (SlurmckptError, OSError) as error:
-            # The script runs all the same; it is not captured while it waits in srun.
-            log.warning("job %d: srun gets no stand-in: %s", incarnation.spec.job.job_id, error)
-            return
-        pod.binds = script.binds
-        incarnation.script = script
-
     async def close_script(self) -> None:
         """The batch pod is gone: nobody comes to the desk any more, and its sruns end."""
-        script, self._incarnation.script = self._incarnation.script, None
-        desk, self._desk = self._desk, None
-        # First: an srun that is just starting ends with its conversation.
-        if desk is not None:
-            await desk.close()
-        if script is not None:
-            await script.end()
+        await self._reception.close()
 
     async def _leave_out_when_connected(self, step: Step) -> None:
         """A step that the script reads from or writes to is run again with the script, not restored beside it."""
@@ -302,7 +264,7 @@ class StepRunner:
             changed = [holder for holder in holders if holder.identity not in known]
             before = await outputs.remember(changed, undo, incarnation.files)
             if step.name == "batch":
-                await self._open_script(pod, tasks[0], (image, plan.directory / image.directory))
+                await self._reception.open(pod, tasks[0], (image, plan.directory / image.directory))
             notes = await restoring.restore(restorer, plan, image, step, tasks, pod, holders, stand)
         except restoring.Lost:
             pod.destroy()

@@ -22,6 +22,7 @@ from slurmckpt.coordinator.plan import Plan
 from slurmckpt.coordinator.pod import TaskState
 from slurmckpt.coordinator.pod_init import PodError
 from slurmckpt.coordinator.runner import StepRunner
+from slurmckpt.coordinator.script import reception
 from slurmckpt.coordinator.spec import JobSpec, Options
 from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.coordinator.streams import OutputHolder
@@ -128,7 +129,7 @@ class Stage:
         monkeypatch.setattr(trust, "check", lambda pid, uid: [GID])
         monkeypatch.setattr(restoring, "restore", self._restore)
         # No srun, so no stand-in: what a script with sruns needs is tested with the script.
-        monkeypatch.setattr(runners, "prepare", lambda *_: None)
+        monkeypatch.setattr(reception, "prepare", lambda *_: None)
         self.shm = top / "shm"
         self.shm.mkdir()
 

@@ -13,11 +13,10 @@ import pytest
 
 from slurmckpt.config import Restore, Settings
 from slurmckpt.coordinator import restoring
-from slurmckpt.coordinator import runner as runners
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.plan import Plan
 from slurmckpt.coordinator.runner import StepRunner
-from slurmckpt.coordinator.script import restart, saved
+from slurmckpt.coordinator.script import reception, restart, saved
 from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.coordinator.wire import Channel
@@ -63,8 +62,8 @@ class Together(Stage):
         self.started = asyncio.Event()
         self.launches: dict[str, Launch] = {}
         self.shims: dict[str, Channel] = {}
-        monkeypatch.setattr(runners, "prepare", self._prepare)
-        monkeypatch.setattr(runners, "Desk", FakeDesk)
+        monkeypatch.setattr(reception, "prepare", self._prepare)
+        monkeypatch.setattr(reception, "Desk", FakeDesk)
         monkeypatch.setattr(saved, "load_environment", lambda *_: {})
         monkeypatch.setattr(restart, "restart", self._restart)
         self.monkeypatch = monkeypatch
