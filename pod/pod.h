@@ -16,6 +16,8 @@
 #define POD_TASKS_MAX 65536
 /* Notes about signals that a coordinator has not read; beyond that it does not look at them anyway. */
 #define POD_NOTES_MAX 1024
+/* While processes that were killed are not dead yet, look again this often. */
+#define POD_KILL_INTERVAL_MS 10
 
 enum phase {
 	PHASE_EMPTY,	/* nothing runs: new, or after KILL */
@@ -83,11 +85,26 @@ struct pod_links {
 /* Serves coordinator, leader, shims and anchor until the pod has ended. */
 int pod_serve(const struct pod_links *links, struct reason *reason);
 
+/* ---- pod_coordinator.c ---- */
+
+/* One message of the coordinator, or the end of its connection. */
+void pod_serve_coordinator(struct pod *pod);
 /* A note to the coordinator. Descriptors of the message are taken over. */
 void pod_post(struct pod *pod, struct message *message);
-
+void pod_post_verb(struct pod *pod, const char *verb);
 /* The pod cannot go on; the coordinator is told why. */
 void pod_fail(struct pod *pod, const struct reason *reason);
+
+/* ---- pod_end.c ---- */
+
+/* Of processes that have ended. */
+void pod_reap(struct pod *pod);
+/* PHASE_KILLING: kills again what is not dead yet; when nothing is left, the pod is empty. */
+void pod_continue_kill(struct pod *pod);
+/* PHASE_ENDED when there is nothing to stay for. */
+void pod_check_end(struct pod *pod);
+/* The last that happens: what is left is killed, and what was said is sent. */
+void pod_bury(struct pod *pod);
 
 /* ---- pod_tasks.c ---- */
 
