@@ -2,6 +2,7 @@
 # shellcheck disable=SC2153
 # The root file system of the hosts, in layers, each built once and then only read:
 #   base      Debian with Slurm and CRIU         shared, keyed by the package list
+#   programs  what else the tests run            shared, keyed by its package list; only with `up --programs`
 #   deps      the venv with the dependencies     shared, keyed by the dependency list
 #   product   `make install` of this tree        per sandbox, keyed by the sources
 # Above them every host has a writable disk of its own (overlayfs).
@@ -10,6 +11,11 @@ PACKAGES=(
     criu slurmctld slurmd slurm-client munge libslurm-dev
     python3 python3-venv python3-dev python3-torch python3-numpy python3-pycriu
     gcc make libc6-dev iproute2 iputils-ping procps psmisc passt strace util-linux mount login less libcap2-bin ca-certificates
+)
+# Real programs whose jobs the tests checkpoint. The demo, and whoever tries the product, does not pay for them.
+PROGRAMS=(
+    openmpi-bin libopenmpi-dev r-base-core default-jre-headless nodejs redis-server
+    python3-h5py python3-ipykernel python3-jupyter-client libopenblas0-pthread
 )
 SOURCES=(spank pod gate prolog epilog etc src pyproject.toml Makefile)
 NOT_SOURCE=(.git .venv build dist __pycache__ '*.o' '*.so' '*.egg-info' '.*_cache')
@@ -68,6 +74,32 @@ debootstrap_base() {
         chroot "$root" useradd --uid 1001 --shell /bin/bash --no-create-home bob &&
         mkdir -p "$root/store" "$root/etc/slurmckpt" "$root/src" &&
         rm -f "$root/etc/resolv.conf" "$root/etc/hostname"
+}
+
+# --- programs
+# Sets PROGRAMS_LAYER to its directory, or to nothing when it is not wanted.
+programs_layer() {
+    PROGRAMS_LAYER=
+    [ "$WITH_PROGRAMS" = yes ] || return 0
+    PROGRAMS_LAYER=$CACHE/$SUITE/programs-$(printf '%s\n' "$BASE" "${PROGRAMS[@]}" | short_hash)
+    [ -d "$PROGRAMS_LAYER" ] && return
+    say "installing the programs of the tests: ${PROGRAMS[*]} (200 MB, about a minute)"
+    build "$PROGRAMS_LAYER" install_programs
+}
+
+install_programs() {
+    local layer=$1
+    # Java registers a manual page, which is left out here, and fails without the directory. No package starts its daemon.
+    # shellcheck disable=SC2016
+    in_layers "$layer" "$BASE" /var/empty sh -euc '
+        export DEBIAN_FRONTEND=noninteractive
+        mkdir -p /usr/share/man/man1
+        printf "#!/bin/sh\nexit 101\n" >/usr/sbin/policy-rc.d
+        chmod 755 /usr/sbin/policy-rc.d
+        apt-get -qq update
+        apt-get -qq install --yes --no-install-recommends "$@"
+        apt-get -qq clean
+        rm -rf /usr/sbin/policy-rc.d /var/lib/apt/lists/* /var/cache/apt/*.bin' _ "${PROGRAMS[@]}"
 }
 
 # --- deps
@@ -162,15 +194,16 @@ build_layers() {
     exec {cache_lock}>"$CACHE/$SUITE/lock"
     flock "$cache_lock"
     base_layer
+    programs_layer
     if [ -e "$SOURCE/Makefile" ] && [ -e "$SOURCE/pyproject.toml" ]; then
         deps_layer
         exec {cache_lock}>&-
         product_layer
-        LAYERS=$PRODUCT:$DEPS:$BASE
+        LAYERS=$PRODUCT:$DEPS:${PROGRAMS_LAYER:+$PROGRAMS_LAYER:}$BASE
     else
         exec {cache_lock}>&-
         say "no Makefile and pyproject.toml in $SOURCE yet: a bare cluster without slurmckpt"
-        LAYERS=$BASE
+        LAYERS=${PROGRAMS_LAYER:+$PROGRAMS_LAYER:}$BASE
     fi
 }
 

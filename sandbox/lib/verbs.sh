@@ -12,17 +12,20 @@ forget_state_of_an_earlier_boot() {
 verb_up() {
     local nodes=2 proctrack=${SLURMCKPT_PROCTRACK:-cgroup} start=$SECONDS host wanted
     SUITE=${SLURMCKPT_SUITE:-forky}
+    WITH_PROGRAMS=${SLURMCKPT_PROGRAMS:-no}
     while [ $# -gt 0 ]; do
         case $1 in
         --suite | --nodes | --proctrack) [ $# -ge 2 ] || bad "$1 needs a value" ;;&
         --suite) SUITE=$2; shift 2 ;;
         --nodes) nodes=$2; shift 2 ;;
         --proctrack) proctrack=$2; shift 2 ;;
+        --programs) WITH_PROGRAMS=yes; shift ;;
         --suite=* | --nodes=* | --proctrack=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
         *) bad "up: unknown argument '$1'" ;;
         esac
     done
     [[ $SUITE =~ ^(forky|trixie)$ ]] || bad "up: --suite (or SLURMCKPT_SUITE) is forky or trixie, not '$SUITE'"
+    [[ $WITH_PROGRAMS =~ ^(yes|no)$ ]] || bad "up: SLURMCKPT_PROGRAMS is yes or no, not '$WITH_PROGRAMS'"
     [[ $nodes =~ ^[1-8]$ ]] || bad "up: --nodes is a number from 1 to 8, not '$nodes'"
     [[ $proctrack =~ ^(cgroup|linuxproc)$ ]] || bad "up: --proctrack (or SLURMCKPT_PROCTRACK) is cgroup or linuxproc, not '$proctrack'"
 

@@ -30,7 +30,7 @@ def running_cluster() -> Iterator[Cluster]:
     """The cluster, brought up or brought up to date. Only that of a worker is brought down again."""
     if os.geteuid() != 0:
         pytest.skip("cluster tests need root")
-    subprocess.run([str(TREE / "sandbox/cluster"), "up", "--nodes", "2"], check=True)
+    subprocess.run([str(TREE / "sandbox/cluster"), "up", "--nodes", "2", "--programs"], check=True)
     home = Path(
         subprocess.run(
             [str(TREE / "sandbox/cluster"), "path"], check=True, capture_output=True, text=True
