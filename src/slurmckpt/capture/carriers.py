@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from slurmckpt.capture import procfs
+from slurmckpt.capture.inspect.sockets import Endpoint, plain
+from slurmckpt.capture.inspect.unixdiag import unix_sockets
 from slurmckpt.capture.processes import name_of
-from slurmckpt.capture.sockets import Endpoint, plain
-from slurmckpt.capture.unixdiag import unix_sockets
 
 
 @dataclass(frozen=True)

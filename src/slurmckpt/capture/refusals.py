@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from slurmckpt.capture.processes import Process
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a pod cannot be captured.
+
+    what: follows the name of the process ("uses io_uring"). remedy: follows a colon. Both with one_line() around what
+    a user has chosen.
+    """
+
+    process: Process
+    what: str
+    remedy: str
 
 
 class Refusals:
@@ -12,11 +27,11 @@ class Refusals:
         self._first: dict[tuple[str, str], Process] = {}
         self._holders: dict[tuple[str, str], set[int]] = {}
 
-    def add(self, process: Process, what: str, remedy: str) -> None:
-        """`what` follows the name of the process ("uses io_uring"), `remedy` follows a colon."""
-        key = (what, remedy)
-        self._first.setdefault(key, process)
-        self._holders.setdefault(key, set()).add(process.pid)
+    def add(self, reason: Reason) -> None:
+        """Take one more."""
+        key = (reason.what, reason.remedy)
+        self._first.setdefault(key, reason.process)
+        self._holders.setdefault(key, set()).add(reason.process.pid)
 
     def sentences(self, limit: int) -> list[str]:
         """One sentence a reason, in the order of their discovery; the last one counts what `limit` leaves out."""

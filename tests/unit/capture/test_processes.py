@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmckpt.capture import procfs
-from slurmckpt.capture.mounts import mounts_of, parse_mountinfo
+from slurmckpt.capture.inspect.mounts import mounts_of, parse_mountinfo
 from slurmckpt.capture.processes import pod_processes, read_process, walk
 from slurmckpt.errors import SlurmckptError
 

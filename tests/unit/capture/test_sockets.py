@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmckpt.capture.sockets import (
+from slurmckpt.capture.inspect.sockets import (
     ESTABLISHED,
     LISTEN,
     TCP_TABLES,
@@ -22,7 +22,7 @@ from slurmckpt.capture.sockets import (
     parse_table,
     read_tables,
 )
-from slurmckpt.capture.unixdiag import UnixSocket, parse_messages, unix_sockets
+from slurmckpt.capture.inspect.unixdiag import UnixSocket, parse_messages, unix_sockets
 
 addresses = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6))
 endpoints = st.builds(lambda a, p: Endpoint(plainly(a), p), addresses, st.integers(0, 65535))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmckpt.capture.sockets import Address, Endpoint
+from slurmckpt.capture.inspect.sockets import Address, Endpoint
 from slurmckpt.coordinator.network import resets
 
 # A server and connections to it, each with something to read. Commands on stdin: what reading number N gives now.

@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from slurmckpt.capture import procfs
+from slurmckpt.capture.inspect.sockets import Endpoint, plain
+from slurmckpt.capture.inspect.unixdiag import in_network_namespace
 from slurmckpt.capture.processes import pod_processes
-from slurmckpt.capture.sockets import Endpoint, plain
-from slurmckpt.capture.unixdiag import in_network_namespace
 
 # linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h, net/tcp_states.h
 _NETLINK_SOCK_DIAG = 4

@@ -19,17 +19,14 @@ _RING = b"anon_inode:[io_uring]\n"
 
 
 @dataclass(frozen=True)
-class MappedFile:
-    """A regular file that is mapped shared and writable. path: as seen inside the pod."""
+class Mappings:
+    """What one process has mapped. Paths as seen inside the pod.
+
+    files: regular files that are mapped shared and writable. io_uring: whether a ring is among the mappings.
+    """
 
     process: Process
-    path: str
-    status: os.stat_result
-
-
-@dataclass(frozen=True)
-class Mappings:
-    files: list[MappedFile]
+    files: list[tuple[str, os.stat_result]]
     devices: list[tuple[str, os.stat_result]]
     io_uring: bool
 
@@ -41,14 +38,14 @@ def read_mappings(process: Process) -> Mappings:
     for match in _SHARED_WRITABLE.finditer(maps):
         found = _mapped(process, match[1].decode())
         if found is not None and stat.S_ISREG(found[1].st_mode):
-            files.append(MappedFile(process, *found))
+            files.append(found)
     devices = []
     if b" /dev/" in maps:
         for match in _DEVICE.finditer(maps):
             found = _mapped(process, match[1].decode())
             if found is not None and stat.S_ISCHR(found[1].st_mode):
                 devices.append(found)
-    return Mappings(files, devices, _RING in maps)
+    return Mappings(process, files, devices, _RING in maps)
 
 
 def _mapped(process: Process, addresses: str) -> tuple[str, os.stat_result] | None:

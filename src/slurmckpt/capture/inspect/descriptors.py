@@ -7,7 +7,7 @@ import os
 import re
 import select
 import stat
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
 from slurmckpt.capture import procfs
@@ -15,6 +15,9 @@ from slurmckpt.capture.processes import Process
 
 # The first lines of /proc/PID/fdinfo/N (proc_pid_fdinfo(5)), in the order of seq_show() in Linux fs/proc/fd.c.
 _FDINFO = re.compile(rb"pos:\t(\d+)\nflags:\t([0-7]+)\nmnt_id:\t(\d+)\n")
+_TERMINAL = re.compile(rb"^tty-index:\s*(\d+)$", re.MULTILINE)
+# The anonymous kinds whose fdinfo says what matters.
+_TELLING = frozenset({"pidfd", "inotify", "fanotify"})
 _NUMBERED = re.compile(r"(pipe|socket):\[(\d+)\]")
 
 
@@ -31,7 +34,8 @@ class FileDescriptor:
     """An open file that has a path: regular file, directory, device or named pipe.
 
     path: as seen inside the pod; not absolute when it cannot be reached from there, empty when longer than a page.
-    flags: those of open(2). mount: the mount's id. position: the offset in bytes.
+    flags: those of open(2). mount: the mount's id. position: the offset in bytes. terminal: the number of the terminal
+    that this is the master of, -1 for anything else.
     """
 
     holder: Holder
@@ -40,6 +44,7 @@ class FileDescriptor:
     flags: int
     mount: int
     position: int
+    terminal: int = -1
 
     @property
     def key(self) -> str:
@@ -67,6 +72,15 @@ class FileDescriptor:
         return self.path.startswith("/memfd:") and self.status.st_nlink == 0
 
 
+@dataclass(frozen=True)
+class Anonymous:
+    """A descriptor of a kernel object without a path. kind: the name that anon_inode gives. information: its fdinfo."""
+
+    holder: Holder
+    kind: str
+    information: bytes
+
+
 @dataclass
 class PipeEnds:
     """Who holds which end of one pipe inside the pod."""
@@ -75,21 +89,40 @@ class PipeEnds:
     writers: list[Holder] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class HalfPipe:
+    """A pipe of which the pod holds one end only. reading: whether that is the reading end."""
+
+    inode: int
+    holder: Holder
+    reading: bool
+
+    @property
+    def key(self) -> str:
+        """How CRIU names it when it is declared external."""
+        return f"pipe:[{self.inode}]"
+
+
 @dataclass
 class Descriptors:
     """All descriptors that one or more looks at a pod found.
 
-    pipes and sockets by inode; anonymous: (holder, name) with the name that anon_inode gives; count: how many were
-    looked at. complete: False when `limit` ended the look.
+    pipes and sockets by inode. count: how many were looked at. complete: False when `limit` ended the look.
     """
 
     pipes: dict[int, PipeEnds] = field(default_factory=dict)
     sockets: dict[int, Holder] = field(default_factory=dict)
     files: list[FileDescriptor] = field(default_factory=list)
-    anonymous: list[tuple[Holder, str]] = field(default_factory=list)
+    anonymous: list[Anonymous] = field(default_factory=list)
     count: int = 0
     complete: bool = True
     steady: Set[int] | None = None
+
+    def half_pipes(self) -> Iterator[HalfPipe]:
+        """The pipes of which these processes hold one end only."""
+        for inode, ends in self.pipes.items():
+            if bool(ends.readers) != bool(ends.writers):
+                yield HalfPipe(inode, (ends.readers or ends.writers)[0], bool(ends.readers))
 
     def confirm(self, later: Descriptors) -> None:
         """Take over the ends that only a later look found, and drop the pipes that only one of the looks found.
@@ -123,32 +156,32 @@ def read_descriptors(processes: Iterable[Process], limit: int) -> Descriptors:
     return found
 
 
-def other_end_lives(inode: int, holder: Holder, reading: bool) -> bool:
-    """Whether anybody, anywhere, holds the other end of the pipe `inode`, of which `holder` has an end.
+def other_end_lives(pipe: HalfPipe) -> bool:
+    """Whether anybody, anywhere, holds the other end.
 
     It asks the open file itself (poll(2): POLLHUP without writers, POLLERR without readers), because a second open()
     of a pipe knows nothing of writers that were there before. Where the kernel offers no pidfd_getfd the answer is
     yes, and False when the holder is gone.
     """
     try:
-        pidfd = os.pidfd_open(holder.process.pid)
+        pidfd = os.pidfd_open(pipe.holder.process.pid)
     except OSError as error:
         return not procfs.is_gone(error)
     try:
-        descriptor = procfs.borrow_descriptor(pidfd, holder.descriptor)
+        descriptor = procfs.borrow_descriptor(pidfd, pipe.holder.descriptor)
     except OSError as error:
         return not (procfs.is_gone(error) or error.errno == errno.EBADF)  # EBADF: closed meanwhile
     finally:
         os.close(pidfd)
     try:
-        if os.fstat(descriptor).st_ino != inode:
+        if os.fstat(descriptor).st_ino != pipe.inode:
             return False
         poll = select.poll()
-        poll.register(descriptor, select.POLLIN if reading else select.POLLOUT)
+        poll.register(descriptor, select.POLLIN if pipe.reading else select.POLLOUT)
         events = dict(poll.poll(0)).get(descriptor, 0)
     finally:
         os.close(descriptor)
-    return not events & (select.POLLHUP if reading else select.POLLERR)
+    return not events & (select.POLLHUP if pipe.reading else select.POLLERR)
 
 
 def _look_at(process: Process, number: int, path: str, found: Descriptors) -> None:
@@ -159,7 +192,9 @@ def _look_at(process: Process, number: int, path: str, found: Descriptors) -> No
     numbered = _NUMBERED.fullmatch(target)
     if numbered is None:
         if target.startswith("anon_inode:"):
-            found.anonymous.append((holder, target[len("anon_inode:") :].strip("[]")))
+            kind = target[len("anon_inode:") :].strip("[]")
+            information = procfs.read_record(_fdinfo(holder)) or b"" if kind in _TELLING else b""
+            found.anonymous.append(Anonymous(holder, kind, information))
         elif target == "" or target.startswith(("/", "(")):
             _look_at_file(holder, target, path, found)
         # Others, such as `net:[4026531840]`, are namespaces and pidfds, which CRIU knows by themselves.
@@ -185,7 +220,7 @@ def _look_at_pipe(holder: Holder, inode: int, path: str, found: Descriptors) -> 
 
 
 def _look_at_file(holder: Holder, target: str, path: str, found: Descriptors) -> None:
-    information = procfs.read_record(f"{procfs.PROC}/{holder.process.pid}/fdinfo/{holder.descriptor}")
+    information = procfs.read_record(_fdinfo(holder))
     try:
         status = os.stat(path)
     except OSError as error:
@@ -196,4 +231,11 @@ def _look_at_file(holder: Holder, target: str, path: str, found: Descriptors) ->
     if match is None:
         return
     position, flags, mount = int(match[1]), int(match[2], 8), int(match[3])
-    found.files.append(FileDescriptor(holder, target, status, flags, mount, position))
+    terminal = -1
+    if stat.S_ISCHR(status.st_mode) and (index := _TERMINAL.search(information or b"")):
+        terminal = int(index[1])
+    found.files.append(FileDescriptor(holder, target, status, flags, mount, position, terminal))
+
+
+def _fdinfo(holder: Holder) -> str:
+    return f"{procfs.PROC}/{holder.process.pid}/fdinfo/{holder.descriptor}"

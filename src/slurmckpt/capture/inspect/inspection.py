@@ -1,0 +1,111 @@
+"""One look at the processes of a pod: everything that is judged afterwards, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+
+from slurmckpt.capture import procfs
+from slurmckpt.capture.inspect.descriptors import Descriptors, HalfPipe, other_end_lives, read_descriptors
+from slurmckpt.capture.inspect.mappings import Mappings, read_mappings
+from slurmckpt.capture.inspect.mounts import mounts_of
+from slurmckpt.capture.inspect.network import Network, OtherSocket
+from slurmckpt.capture.inspect.peers import OuterPeer, exposed_names, outer_peers
+from slurmckpt.capture.processes import Process, Tree, name_of, walk
+
+# Of proc_pid_ns(5). A restored pod has a time namespace of CRIU's making, which pod init is not in.
+NAMESPACES = ("user", "mnt", "net", "ipc", "uts", "cgroup")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of a pod is looked at; a pod with more is refused. refusals: how many sentences are made at most."""
+
+    processes: int = 8192
+    descriptors: int = 262144
+    refusals: int = 20
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What one look at a pod found.
+
+    known: CRIU's keys of the descriptors that will be given again at a restore. processes: the leader and its
+    descendants, as many as the limits allow. home: the namespaces of pod init. namespaces: those of each process, by
+    pid; none of one that has ended and was not waited for. mounts: mount id -> type of file system. half_pipes: those
+    whose other end somebody outside holds, or that are known. other_sockets: those in none of the network's tables.
+    outer_peers: of its unix sockets. exposed_names: unix sockets by inode, bound in directories that not only root may
+    change. tracers: who traces a process, by the process's pid. notes: what could not be looked at.
+    """
+
+    init_pid: int
+    known: Container[str]
+    limits: Limits
+    tree: Tree
+    processes: list[Process]
+    home: dict[str, str]
+    namespaces: dict[int, dict[str, str]]
+    mounts: dict[int, str]
+    descriptors: Descriptors
+    network: Network
+    half_pipes: list[HalfPipe]
+    other_sockets: list[OtherSocket]
+    outer_peers: list[OuterPeer]
+    exposed_names: dict[int, str]
+    tracers: dict[int, str]
+    mappings: list[Mappings]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the limits allowed a look at the whole pod; of another one nobody can say what leads out of it."""
+        return len(self.processes) == len(self.tree.members) and self.descriptors.complete
+
+
+def inspect(init_pid: int, leader_pid: int, known: Container[str], limits: Limits) -> Inspection:
+    """Look at the pod of `init_pid`. Pids are those of this node.
+
+    Whatever seems to lead out of the pod is looked at twice, because the other end may have been created, or handed to
+    a child, between the looks at two processes. Blocks while a file system does not answer: call it in a thread.
+    Raises SlurmckptError when the pod is gone, OSError when /proc cannot be read.
+    """
+    notes: list[str] = []
+    tree = walk(init_pid, leader_pid)
+    processes = tree.members[: limits.processes]
+    descriptors = read_descriptors(processes, limits.descriptors)
+    network = Network(init_pid, descriptors)
+    if _leads_out(descriptors, network, known):
+        again = walk(init_pid, leader_pid).members[: limits.processes]
+        descriptors.confirm(read_descriptors(again, limits.descriptors))
+        network = Network(init_pid, descriptors)
+    return Inspection(
+        init_pid=init_pid,
+        known=known,
+        limits=limits,
+        tree=tree,
+        processes=processes,
+        home=_namespaces(init_pid),
+        namespaces={process.pid: _namespaces(process.pid) for process in processes},
+        mounts=mounts_of(init_pid),
+        descriptors=descriptors,
+        network=network,
+        # A pipe whose other end nobody holds any more is complete as it is: CRIU brings it back with one end.
+        half_pipes=[pipe for pipe in descriptors.half_pipes() if pipe.key in known or other_end_lives(pipe)],
+        other_sockets=network.others(notes),
+        outer_peers=outer_peers(network),
+        exposed_names=exposed_names(init_pid, network),
+        tracers={process.pid: name_of(process.tracer) for process in processes if process.tracer},
+        mappings=[read_mappings(process) for process in processes],
+        notes=notes,
+    )
+
+
+def _leads_out(descriptors: Descriptors, network: Network, known: Container[str]) -> bool:
+    """Whether anything that is not expected seems to have an end outside the pod."""
+    pipes = any(pipe.key not in known for pipe in descriptors.half_pipes())
+    return pipes or bool(network.outside()) or any(True for _ in network.unix_peers_outside())
+
+
+def _namespaces(pid: int) -> dict[str, str]:
+    links = {name: procfs.link(f"{procfs.PROC}/{pid}/ns/{name}") for name in NAMESPACES}
+    return {name: link for name, link in links.items() if link is not None}

@@ -1,0 +1,97 @@
+"""Who is at the other end of a unix socket that leads out of the pod, and where those of the pod are bound."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+from slurmckpt.capture import procfs
+from slurmckpt.capture.inspect.network import Network
+from slurmckpt.capture.processes import name_of
+
+
+@dataclass(frozen=True)
+class OuterPeer:
+    """A unix socket of the pod that is connected to one outside.
+
+    inode: of the pod's socket. name: of one of the two, empty when neither has one. whom: the process that holds the
+    other end (`process PID (command)`), empty when it has not been accepted yet.
+    """
+
+    inode: int
+    name: str
+    whom: str
+
+
+def outer_peers(network: Network) -> list[OuterPeer]:
+    """Those whose other end somebody holds, or will accept.
+
+    Where there is any, it looks at every descriptor of the node, as a name is worth more to the user than the time.
+    """
+    outside = list(network.unix_peers_outside())
+    holders = _holders_on_node(
+        {peer for _, peer in outside if peer}, {holder.process.pid for holder in network.mine.values()}
+    )
+    found: list[OuterPeer] = []
+    for mine, peer in outside:
+        other = holders.get(peer)
+        if peer and other is None:
+            # Nobody holds the other end: it is on its way inside a message, or has been closed since.
+            continue
+        there = network.unix.get(peer)
+        found.append(OuterPeer(mine.inode, mine.name or (there.name if there else ""), name_of(other) if other else ""))
+    return found
+
+
+def exposed_names(init_pid: int, network: Network) -> dict[int, str]:
+    """The unix sockets of the pod, by inode, that are bound where somebody else than root may change directories."""
+    found: dict[int, str] = {}
+    safe: dict[str, bool] = {}
+    for inode in network.mine:
+        one = network.unix.get(inode)
+        if one is None or not one.name or one.name.startswith("@"):
+            continue
+        directory = os.path.dirname(one.name)
+        if directory not in safe:
+            safe[directory] = _only_root_changes(init_pid, directory)
+        if not safe[directory]:
+            found[inode] = one.name
+    return found
+
+
+def _holders_on_node(inodes: Iterable[int], without: Container[int]) -> dict[int, int]:
+    """Socket inode -> pid of a process of this node that holds it."""
+    wanted = {f"socket:[{inode}]": inode for inode in inodes}
+    found: dict[int, int] = {}
+    for name in procfs.names(procfs.PROC):
+        if len(found) == len(wanted):
+            break
+        if not name.isdigit() or int(name) in without:
+            continue
+        directory = f"{procfs.PROC}/{name}/fd"
+        try:
+            targets = [procfs.link(f"{directory}/{number}") for number in procfs.names(directory)]
+        except PermissionError:
+            continue
+        for target in targets:
+            if target in wanted:
+                found.setdefault(wanted[target], int(name))
+    return found
+
+
+def _only_root_changes(init_pid: int, directory: str) -> bool:
+    """Whether no directory of this path, as the pod sees it, can be replaced or emptied by anybody but root."""
+    if not directory.startswith("/"):
+        return False
+    parts = [part for part in directory.split("/") if part]
+    for count in range(len(parts) + 1):
+        try:
+            status = os.lstat(f"{procfs.PROC}/{init_pid}/root/{'/'.join(parts[:count])}")
+        except OSError:
+            return False
+        shared = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0 or shared:
+            return False
+    return True

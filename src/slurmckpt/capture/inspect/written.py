@@ -1,0 +1,60 @@
+"""The files that a pod writes: what has to have the same size, at least, at a restore."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slurmckpt.capture.inspect.descriptors import Holder
+from slurmckpt.capture.inspect.inspection import Inspection
+from slurmckpt.capture.inspect.mounts import KERNEL_FILE_SYSTEMS
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """A regular file of the pod's own mounts that is open for writing, or mapped shared and writable.
+
+    path: inside the pod. size: bytes. mode: st_mode. flags: of open(2) (O_RDWR for a mapping). pid: on this node.
+    fd: -1 for a mapping.
+    """
+
+    path: str
+    size: int
+    mode: int
+    flags: int
+    pid: int
+    fd: int
+    device: int
+    inode: int
+
+
+def open_files(seen: Inspection) -> list[OpenFile]:
+    """One entry a file and path, the first that was found."""
+    found: dict[tuple[int, int, str], OpenFile] = {}
+    for one in _all(seen):
+        found.setdefault((one.device, one.inode, one.path), one)
+    return list(found.values())
+
+
+def _all(seen: Inspection) -> Iterator[OpenFile]:
+    for one in seen.descriptors.files:
+        if one.is_written and seen.mounts.get(one.mount, "proc") not in KERNEL_FILE_SYSTEMS:
+            yield _open_file(one.path, one.status, one.flags, one.holder)
+    for mappings in seen.mappings:
+        for path, status in mappings.files:
+            if status.st_nlink and not path.endswith(" (deleted)"):
+                yield _open_file(path, status, os.O_RDWR, Holder(mappings.process, -1))
+
+
+def _open_file(path: str, status: os.stat_result, flags: int, holder: Holder) -> OpenFile:
+    return OpenFile(
+        path=path,
+        size=status.st_size,
+        mode=status.st_mode,
+        flags=flags,
+        pid=holder.process.pid,
+        fd=holder.descriptor,
+        device=status.st_dev,
+        inode=status.st_ino,
+    )

@@ -1,0 +1,65 @@
+"""Devices, open or mapped, and terminals."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Container, Iterator
+
+from slurmckpt.capture.inspect.descriptors import FileDescriptor
+from slurmckpt.capture.inspect.inspection import Inspection
+from slurmckpt.capture.judgements import CLOSE, shown
+from slurmckpt.capture.refusals import Reason
+
+# Linux Documentation/admin-guide/devices.txt: null, zero, full, random, urandom; tty and ptmx
+_DEVICES = frozenset({(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2)})
+_ZERO = (1, 5)
+_TERMINAL_MAJORS = range(136, 144)
+_GPU_PREFIXES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
+
+
+def judge(seen: Inspection) -> Iterator[Reason]:
+    """Every device that CRIU cannot dump."""
+    masters = masters_of(seen)
+    for one in seen.descriptors.files:
+        if (reason := refused(one, masters, seen)) is not None:
+            yield reason
+    for mappings in seen.mappings:
+        for path, status in mappings.devices:
+            if (os.major(status.st_rdev), os.minor(status.st_rdev)) != _ZERO:
+                yield Reason(mappings.process, *_sentence(path, "mapped"))
+
+
+def masters_of(seen: Inspection) -> set[int]:
+    """The numbers of the terminals whose masters the pod holds."""
+    return {one.terminal for one in seen.descriptors.files if one.terminal >= 0}
+
+
+def refused(one: FileDescriptor, masters: Container[int], seen: Inspection) -> Reason | None:
+    """The reason against an open device; None when it can be dumped, or is none."""
+    if not one.is_device:
+        return None
+    number = (os.major(one.status.st_rdev), os.minor(one.status.st_rdev))
+    if number[0] in _TERMINAL_MAJORS:
+        index = (number[0] - _TERMINAL_MAJORS.start) * 256 + number[1]
+        if index in masters and one.mount in seen.mounts:
+            return None
+        return Reason(
+            one.holder.process,
+            f"uses the terminal {shown(one.path)} from outside the pod, which cannot be captured",
+            "run it without a terminal (srun gives one with --pty and --unbuffered)",
+        )
+    if stat.S_ISCHR(one.status.st_mode) and number in _DEVICES:
+        return None
+    return Reason(one.holder.process, *_sentence(one.path, "open"))
+
+
+def _sentence(path: str, state: str) -> tuple[str, str]:
+    if path.startswith("/dev/infiniband/"):
+        return (
+            f"has the InfiniBand device {shown(path)} {state}, which cannot be captured",
+            "set NCCL_IB_DISABLE=1 (and UCX_TLS=tcp,self,sm for UCX) so that the ranks talk over TCP",
+        )
+    if path.startswith(_GPU_PREFIXES):
+        return f"has the GPU device {shown(path)} {state}", "GPU capture is not part of this version"
+    return f"has the device {shown(path)} {state}, which cannot be captured", CLOSE

@@ -1,0 +1,32 @@
+"""Unix sockets: peers outside the pod, and names that CRIU, as root, would have to make again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurmckpt.capture.inspect.inspection import Inspection
+from slurmckpt.capture.judgements import shown
+from slurmckpt.capture.refusals import Reason
+
+
+def judge(seen: Inspection) -> Iterator[Reason]:
+    """Connections to outside, then sockets bound where their user may put a link in their place.
+
+    At a restore CRIU makes a socket anew at its path and changes its owner there, by name. In a directory that the
+    user may change, a link could stand in the place of either by then.
+    """
+    sockets = seen.descriptors.sockets
+    for peer in seen.outer_peers if seen.complete else ():
+        named = f" ({shown(peer.name)})" if peer.name else ""
+        whom = peer.whom or "a process that has not accepted it yet,"
+        yield Reason(
+            sockets[peer.inode].process,
+            f"is connected by a unix socket{named} to {whom} outside the pod, which cannot be captured",
+            "close the connection before a checkpoint, or do not use the service behind it",
+        )
+    for inode, name in seen.exposed_names.items():
+        yield Reason(
+            sockets[inode].process,
+            f"has a unix socket at {shown(name)}, in a directory that its user may change",
+            "bind it in /tmp or /dev/shm itself, or use an abstract name",
+        )
