@@ -163,7 +163,7 @@ os.dup2(s.fileno(), 90); time.sleep(1000)'"""
 
 @pytest.mark.slow
 def test_silence_ends_a_pod_that_is_being_restored(pod: Pod, guarded: list[Guarded]) -> None:
-    """Its processes would run with nobody to stand in for them; but not when the coordinator is gone: see pod_coordinator.c."""
+    """Nobody would stand in for its processes; but not when the coordinator is gone: see pod_coordinator.c."""
     one = Guarded(pod, WAITS, "--restores")
     guarded.append(one)
     one.die()
