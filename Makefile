@@ -11,6 +11,7 @@ PREFIX ?= /usr
 DESTDIR ?=
 VENV ?= /opt/slurmckpt
 SYSCONFDIR ?= /etc/slurmckpt
+LIBEXEC = $(PREFIX)/libexec/slurmckpt
 PYTHON ?= python3
 # The environment of the developers' tools; the product is installed into VENV instead.
 TOOLS := build/venv
@@ -20,7 +21,7 @@ PYTEST := $(TOOLS)/bin/python -m pytest
 WORKERS ?= 3
 PARALLEL = --numprocesses $(WORKERS) --dist loadfile
 
-.PHONY: all install install-package deps check test test-all test-unit test-cluster test-trixie test-linuxproc demo soak bench proto clean
+.PHONY: all install install-hooks install-package deps check test test-all test-unit test-cluster test-trixie test-linuxproc demo soak bench proto clean
 
 all:
 	$(MAKE) -C pod
@@ -29,10 +30,9 @@ all:
 install:
 	$(MAKE) -C pod install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 	$(MAKE) -C spank install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
-	$(MAKE) -C prolog install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) VENV=$(VENV)
-	$(MAKE) -C epilog install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) VENV=$(VENV)
+	$(MAKE) install-hooks DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) VENV=$(VENV)
 	$(MAKE) install-package DESTDIR=$(DESTDIR) VENV=$(VENV)
-	install -d -m 0755 $(DESTDIR)$(PREFIX)/libexec/slurmckpt/criu-plugins
+	install -d -m 0755 $(DESTDIR)$(LIBEXEC)/criu-plugins
 	install -d -m 0755 $(DESTDIR)$(SYSCONFDIR) $(DESTDIR)$(PREFIX)/bin
 	test -e $(DESTDIR)$(SYSCONFDIR)/slurmckpt.toml || install -m 0644 etc/slurmckpt.toml $(DESTDIR)$(SYSCONFDIR)/slurmckpt.toml
 	ln -sf $(VENV)/bin/slurmckpt $(DESTDIR)$(PREFIX)/bin/slurmckpt
@@ -42,6 +42,14 @@ install:
 		install -m 0644 etc/systemd/slurmckpt-$$unit.timer $(DESTDIR)$(PREFIX)/lib/systemd/system/slurmckpt-$$unit.timer || exit 1; \
 	done
 	install -D -m 0644 etc/logrotate/slurmckpt $(DESTDIR)/etc/logrotate.d/slurmckpt
+
+# What slurmd and slurmctld run: the sources run as they are, with the default paths.
+install-hooks:
+	install -d -m 0755 $(DESTDIR)$(LIBEXEC)
+	for script in prolog/prolog prolog/hand-over epilog/epilog epilog/epilog-slurmctld; do \
+		target=$(DESTDIR)$(LIBEXEC)/$${script#*/} && \
+		sed 's|^LIBEXEC=.*|LIBEXEC=$(LIBEXEC)|; s|^VENV=.*|VENV=$(VENV)|' $$script >$$target && chmod 0755 $$target || exit 1; \
+	done
 
 # The virtual environment with the package. pip and venv write the place where they run into what they make: with DESTDIR it
 # is taken out again.

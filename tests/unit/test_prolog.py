@@ -54,13 +54,13 @@ class Node:
         return path.read_text().splitlines() if path.exists() else []
 
 
+def install_hooks(*variables: str) -> None:
+    subprocess.run(["make", "-s", "-C", str(ROOT), "install-hooks", *variables], check=True)
+
+
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    for part in ("prolog", "epilog"):
-        subprocess.run(
-            ["make", "-s", "-C", str(ROOT / part), "install", f"PREFIX={tmp_path}/usr", f"VENV={tmp_path}/venv"],
-            check=True,
-        )
+    install_hooks(f"PREFIX={tmp_path}/usr", f"VENV={tmp_path}/venv")
     (tmp_path / "run/42").mkdir(parents=True)
     # Paths that no Makefile variable names: only the tests put them elsewhere.
     for script in (tmp_path / "usr/libexec/slurmckpt").iterdir():
@@ -253,11 +253,7 @@ def test_a_hanging_python_is_ended(node: Node, deaf: str, says: str) -> None:
 
 
 def test_install_writes_the_paths(tmp_path: Path) -> None:
-    for part in ("prolog", "epilog"):
-        subprocess.run(
-            ["make", "-s", "-C", str(ROOT / part), "install", f"DESTDIR={tmp_path}", "PREFIX=/opt/p", "VENV=/opt/v"],
-            check=True,
-        )
+    install_hooks(f"DESTDIR={tmp_path}", "PREFIX=/opt/p", "VENV=/opt/v")
     folder = tmp_path / "opt/p/libexec/slurmckpt"
     assert sorted(path.name for path in folder.iterdir()) == ["epilog", "epilog-slurmctld", "hand-over", "prolog"]
     for path in folder.iterdir():
