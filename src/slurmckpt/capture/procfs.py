@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
+from collections.abc import Iterator
 
 PROC = "/proc"
 
@@ -21,44 +23,38 @@ def is_gone(error: OSError) -> bool:
 
 def read(path: str, limit: int = 1 << 20) -> bytes | None:
     """The first `limit` bytes of a file of /proc, or None when it has gone. Other errors are raised as OSError."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        if is_gone(error):
-            return None
-        raise
     chunks: list[bytes] = []
     left = limit
-    try:
-        while left > 0:
-            chunk = os.read(descriptor, min(left, 1 << 16))
-            if not chunk:
-                break
+    with _gone_is_none(), _opened(path) as descriptor:
+        while left > 0 and (chunk := os.read(descriptor, min(left, 1 << 16))):
             chunks.append(chunk)
             left -= len(chunk)
-    except OSError as error:
-        if is_gone(error):
-            return None
-        raise
-    finally:
-        os.close(descriptor)
-    return b"".join(chunks)
+        return b"".join(chunks)
+    return None
 
 
 def read_record(path: str, limit: int = 1 << 16) -> bytes | None:
     """As read(), with a single read(2): for files that the kernel makes as one record, as status and fdinfo."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        if is_gone(error):
-            return None
-        raise
-    try:
+    with _gone_is_none(), _opened(path) as descriptor:
         return os.read(descriptor, limit)
+    return None
+
+
+@contextlib.contextmanager
+def _gone_is_none() -> Iterator[None]:
+    """Goes on behind what it covers when the process or the descriptor is no longer there."""
+    try:
+        yield
     except OSError as error:
-        if is_gone(error):
-            return None
-        raise
+        if not is_gone(error):
+            raise
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
 
