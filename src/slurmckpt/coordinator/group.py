@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurmckpt import faults
+from slurmckpt.capture.preflight import PodScan
 from slurmckpt.coordinator import outputs, shm
 from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled, choose, without_script
 from slurmckpt.coordinator.freeze import Captured, Cut, Tools
@@ -40,13 +41,13 @@ async def capture(
     directory = tools.staging / str(seq)
     holders: list[OutputHolder] = []
     try:
-        choice = await _choose(job_steps, script)
+        choice, scans = await _choose(job_steps, script)
         participants = [
             Participant(step, step.pod, directory / step.name / "images")
             for step in choice.steps
             if step.pod is not None
         ]
-        await _prepare(participants, choice, directory, tools)
+        await _prepare(participants, scans, directory, tools)
         holders += _holders(job_steps, choice)
         cut = Cut(participants, choice, holders, directory, tools)
         captured = await cut.take()
@@ -68,15 +69,17 @@ async def capture(
             holder.close()
 
 
-async def _choose(steps: Sequence[Step], script: Script | None) -> Choice:
-    """Who takes part, after a look at whether the script can."""
+async def _choose(steps: Sequence[Step], script: Script | None) -> tuple[Choice, list[PodScan]]:
+    """Who takes part, and what a look at each has found."""
     choice = choose(steps, script)
-    batch = choice.steps[0]
-    if choice.script is not None and len(choice.steps) > 1 and batch.pod is not None:
-        found = await asyncio.to_thread(look, batch, batch.pod, choice)
-        if found.refusals:
-            return without_script(steps, found.refusals[0])
-    return choice
+    scans = await _look_at(choice.steps[:1], choice)
+    if choice.script is not None and len(choice.steps) > 1 and scans[0].refusals:
+        choice, scans = without_script(steps, scans[0].refusals[0]), []
+    return choice, scans + await _look_at(choice.steps[len(scans) :], choice)
+
+
+async def _look_at(steps: Sequence[Step], choice: Choice) -> list[PodScan]:
+    return [await asyncio.to_thread(look, step, step.pod, choice) for step in steps if step.pod is not None]
 
 
 def _holders(steps: Sequence[Step], choice: Choice) -> list[OutputHolder]:
@@ -89,14 +92,15 @@ def _holders(steps: Sequence[Step], choice: Choice) -> list[OutputHolder]:
     return holders
 
 
-async def _prepare(participants: Sequence[Participant], choice: Choice, directory: Path, tools: Tools) -> None:
+async def _prepare(
+    participants: Sequence[Participant], scans: Sequence[PodScan], directory: Path, tools: Tools
+) -> None:
     """Everything that can be refused is refused here, before any rank is stopped."""
     faults.at("capture.prepare")
     shutil.rmtree(directory, ignore_errors=True)
     needed = await asyncio.to_thread(shm.size, tools.shm)
-    for participant in participants:
+    for participant, found in zip(participants, scans, strict=True):
         participant.images.mkdir(mode=0o700, parents=True)
-        found = await asyncio.to_thread(look, participant.step, participant.pod, choice)
         if found.refusals:
             raise Skipped("; ".join(found.refusals[:3]))
         check_owners(found, participant.pod.uid)

@@ -99,7 +99,6 @@ class Stage:
     def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.criu = Criu()
         self.scan = SCAN
-        self.scans = 0
         self.drained: tuple[list[int], list[int]] = ([], [])
         self.settles = SimpleNamespace(ok=True, reason="")
         self.shm = top / "shm"
@@ -112,14 +111,13 @@ class Stage:
         monkeypatch.setattr(freeze, "look", self._scan)
         monkeypatch.setattr(group, "look", self._scan)
         monkeypatch.setattr(freeze, "drain", self._drain)
-        monkeypatch.setattr(group, "_choose", self._choose)
+        monkeypatch.setattr(group, "choose", self._choose)
 
     @staticmethod
-    async def _choose(steps: list[Step], script: None) -> Choice:
+    def _choose(steps: list[Step], script: None) -> Choice:
         return Choice([step for step in steps if step.running])
 
     def _scan(self, *_: object) -> PodScan:
-        self.scans += 1
         return self.scan
 
     async def _drain(self, pipes: Sequence[int], carriers: Sequence[int], patience: float, *more: Any) -> Any:

@@ -14,7 +14,7 @@ import pytest
 from slurmckpt.capture.preflight import PodScan
 from slurmckpt.capture.processes import Process
 from slurmckpt.coordinator import freeze, group
-from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled
+from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled, choose
 from slurmckpt.coordinator.group import Captured, capture
 from slurmckpt.coordinator.script import stand_ins
 from slurmckpt.coordinator.script.launch import Launch
@@ -31,18 +31,19 @@ class Scripted(Stage):
     """A batch script that waits for steps. refused: what the look at its pod finds."""
 
     def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = group._choose
         super().__init__(top, monkeypatch)
         self.refused = SCAN
+        self.seen: list[str] = []
         self.script = Script(cast(Any, None), Path("/"), Path("/"), Path("/"), {b"SLURM_A": b"1"}, {})
         self.steps = [running("batch")]
         self.at_look: Callable[[], None] = lambda: None
-        monkeypatch.setattr(group, "_choose", real)
+        monkeypatch.setattr(group, "choose", choose)
         monkeypatch.setattr(freeze, "pod_processes", lambda init_pid: [])
         monkeypatch.setattr(stand_ins, "find", self._find)
 
     def _scan(self, *given: Any) -> PodScan:
         assert isinstance(given[2], Choice)
+        self.seen.append(given[0].name)
         return self.refused if given[0].name == "batch" else super()._scan(*given)
 
     def _find(self, script: Script, processes: Sequence[Process]) -> list[StandIn]:
@@ -84,6 +85,8 @@ def test_the_script_with_its_steps(stage: Scripted, user_files: UserFiles) -> No
     stage.script.launches[7] = one
     captured = stage.cut(user_files)
     assert [step.step for step in captured.steps] == ["batch", "0"]
+    # Before the freeze and in it, each once.
+    assert stage.seen == ["batch", "0", "batch", "0"]
     assert (captured.script, captured.without_script) == (stage.script, "")
     batch, step = captured.steps
     assert [(srun.number, srun.pid, srun.step, srun.status) for srun in batch.launches] == [
