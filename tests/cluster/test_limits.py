@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.harness import Cluster, Job, chain, drained, events, restored_from, settings, wait_for
+from tests.cluster.slurmconf import PREEMPTION, slurm_conf
 
 pytestmark = pytest.mark.long
 
 MANUAL = "--checkpoint-interval=infinite"
-PARTITIONS = """
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=30
-PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
-"""
-
-
-@contextmanager
-def slurm_conf(cluster: Cluster, text: str) -> Iterator[None]:
-    """Slurm's configuration with these lines added."""
-    file = "/etc/slurm/slurm.conf"
-    cluster.root("ctl", f"cp {file} {file}.test && cat >>{file} <<'END'\n{text}\nEND\nscontrol reconfigure")
-    try:
-        yield
-    finally:
-        cluster.root("ctl", f"mv {file}.test {file} && scontrol reconfigure")
+PARTITIONS = PREEMPTION.format(mode="REQUEUE", grace=30)
 
 
 def wait_restarted(job: Job, count: int, timeout: float = 150) -> None:
