@@ -3,9 +3,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "descriptors.h"
-#include "payload.h"
+#include "message.h"
 
 int handover_list(int **fds, int connection, struct reason *reason)
 {
@@ -22,10 +23,25 @@ int handover_list(int **fds, int connection, struct reason *reason)
 	return count;
 }
 
-int handover_send(int connection, struct message *message, struct reason *reason)
+int handover_send(int connection, const char *verb, const struct payload_source *source, const int *given, int held, struct reason *reason)
 {
-	int result = message_send(connection, message, 0) ? refuse(reason, "cannot reach the coordinator: %s", strerror(errno)) : 0;
+	struct message message;
+	int payload = payload_write(source, reason), result = -1;
 
-	message_take_back_fds(message);
+	if (payload < 0)
+		return -1;
+	message_start(&message, verb);
+	message_add(&message, "v", "1");
+	message_add_fd(&message, payload);
+	if (held >= 0)
+		message_add_fd(&message, held);
+	for (size_t i = 0; i < source->fd_count; i++)
+		message_add_fd(&message, given[i]);
+	for (size_t i = 0; i < source->relay_count; i++)
+		message_add_fd(&message, source->relays[i]);
+	result = message_send(connection, &message, 0) ? refuse(reason, "cannot reach the coordinator: %s", strerror(errno)) : 0;
+	message_take_back_fds(&message);
+	message_free(&message);
+	close(payload);
 	return result;
 }

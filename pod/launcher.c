@@ -5,36 +5,26 @@
  */
 #include <errno.h>
 #include <getopt.h>
-#include <limits.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "cgroup.h"
-#include "context.h"
 #include "credentials.h"
 #include "descriptors.h"
 #include "launch.h"
 #include "line.h"
 #include "message.h"
 #include "namespaces.h"
-#include "number.h"
 #include "reason.h"
 #include "signals.h"
+#include "surroundings.h"
 
 #define USAGE \
 	"launcher --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] --uid U --gid G --groups A,B,C --program PATH"
 
 struct options {
-	int control;
-	pid_t shim;
-	char **cgroups;		/* as many as argv has at most */
-	size_t cgroup_count;
-	const char *shm;
+	struct surroundings surroundings;
 	const char *uid, *gid, *groups;
 	struct credentials user;
 	const char *program;
@@ -43,32 +33,21 @@ struct options {
 static int parse_options(int argc, char **argv, struct options *options, struct reason *reason)
 {
 	static const struct option known[] = {
-		{"control", required_argument, NULL, 'f'},
-		{"shim-pid", required_argument, NULL, 'p'},
-		{"cgroup", required_argument, NULL, 'c'},
-		{"shm", required_argument, NULL, 's'},
+		SURROUNDINGS_OPTIONS,
 		{"uid", required_argument, NULL, 'u'},
 		{"gid", required_argument, NULL, 'g'},
 		{"groups", required_argument, NULL, 'G'},
 		{"program", required_argument, NULL, 'x'},
 		{0},
 	};
-	uint64_t control = 0, shim = 0;
-	int option;
+	int option, index = 0;
 
 	opterr = 0;
-	options->cgroups = calloc((size_t)argc, sizeof(*options->cgroups));
-	if (!options->cgroups)
-		return refuse(reason, "out of memory");
-	while ((option = getopt_long(argc, argv, "", known, NULL)) != -1) {
-		if (option == 'f' && (!parse_number(optarg, 10, INT_MAX, &control) || control < 3))
-			return refuse(reason, "--control %s is not a descriptor above 2", optarg);
-		if (option == 'p' && (!parse_number(optarg, 10, INT_MAX, &shim) || shim < 2))
-			return refuse(reason, "--shim-pid %s is not the pid of a task shim", optarg);
-		if (option == 'c')
-			options->cgroups[options->cgroup_count++] = optarg;
-		if (option == 's')
-			options->shm = optarg;
+	if (surroundings_open(&options->surroundings, argc, reason))
+		return -1;
+	while ((option = getopt_long(argc, argv, "", known, &index)) != -1) {
+		if (option == SURROUNDINGS_OPTION && surroundings_take(&options->surroundings, known[index].name, optarg, reason))
+			return -1;
 		if (option == 'u')
 			options->uid = optarg;
 		if (option == 'g')
@@ -82,25 +61,20 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 		if (option == '?')
 			return refuse(reason, "usage: " USAGE);
 	}
-	if (control == 0 || shim == 0 || !options->uid || !options->gid || !options->groups || !options->program || optind != argc)
+	if (!options->uid || !options->gid || !options->groups || !options->program || optind != argc)
 		return refuse(reason, "usage: " USAGE);
-	if (!message_is_socket((int)control))
-		return refuse(reason, "--control %d is not a SOCK_SEQPACKET socket", (int)control);
-	options->control = (int)control;
-	options->shim = (pid_t)shim;
-	return credentials_parse(options->uid, options->gid, options->groups, &options->user, reason);
+	return surroundings_complete(&options->surroundings, USAGE, reason)
+		       ? -1
+		       : credentials_parse(options->uid, options->gid, options->groups, &options->user, reason);
 }
 
 /* The surroundings of the script, and the user's rights. What is the user's own data is not looked at before that. */
 static int settle(const struct options *options, struct message *message, struct reason *reason)
 {
-	/* groups first: their paths belong to the mount namespace of the coordinator */
-	for (size_t i = 0; i < options->cgroup_count; i++) {
-		if (cgroup_join(options->cgroups[i], reason))
-			return -1;
-	}
-	if (context_adopt(options->shim, reason) || (options->shm && namespace_shm(options->shm, reason)) ||
-	    launch_receive(options->control, message, reason))
+	const char *shm = options->surroundings.shm;
+
+	if (surroundings_adopt(&options->surroundings, reason) || (shm && namespace_shm(shm, reason)) ||
+	    launch_receive(options->surroundings.control, message, reason))
 		return -1;
 	/* fails only for a session leader */
 	setsid();
@@ -116,7 +90,7 @@ static int settle(const struct options *options, struct message *message, struct
 static int run(const struct options *options, struct reason *reason)
 {
 	struct message message = MESSAGE_EMPTY;
-	struct launch launch = {.control = options->control, .signals = -1, .status = -1, .children = -1};
+	struct launch launch = {.control = options->surroundings.control, .signals = -1, .status = -1, .children = -1};
 	int result = settle(options, &message, reason);
 
 	if (!result)
@@ -139,11 +113,11 @@ int main(int argc, char **argv)
 		print_format(STDERR_FILENO, "slurmckpt: launcher: %s", reason.text);
 		result = 2;
 	} else if (run(&options, &reason)) {
-		message_send_failed(options.control, &reason);
+		message_send_failed(options.surroundings.control, &reason);
 	} else {
 		result = 0;
 	}
 	credentials_free(&options.user);
-	free(options.cgroups);
+	surroundings_close(&options.surroundings);
 	return result;
 }

@@ -14,8 +14,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cgroup.h"
-#include "context.h"
 #include "descriptors.h"
 #include "line.h"
 #include "message.h"
@@ -24,17 +22,14 @@
 #include "pod.h"
 #include "reason.h"
 #include "signals.h"
+#include "surroundings.h"
 
 #define USAGE                                                                                                                   \
 	"pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--bind SOURCE:TARGET]... [--net new|keep|FD] " \
 	"[--anchor FD] [--doubt-signals]"
 
 struct options {
-	int control;
-	pid_t shim;
-	char **cgroups;		/* as many as argv has at most */
-	size_t cgroup_count;
-	const char *shm;
+	struct surroundings surroundings;
 	char **binds;		/* as many as argv has at most */
 	size_t bind_count;
 	bool new_network;
@@ -56,33 +51,25 @@ static bool parse_network(const char *text, struct options *options)
 static int parse_options(int argc, char **argv, struct options *options, struct reason *reason)
 {
 	static const struct option known[] = {
-		{"control", required_argument, NULL, 'f'},
-		{"shim-pid", required_argument, NULL, 'p'},
-		{"cgroup", required_argument, NULL, 'c'},
-		{"shm", required_argument, NULL, 's'},
+		SURROUNDINGS_OPTIONS,
 		{"bind", required_argument, NULL, 'b'},
 		{"net", required_argument, NULL, 'n'},
 		{"anchor", required_argument, NULL, 'a'},
 		{"doubt-signals", no_argument, NULL, 'h'},
 		{0},
 	};
-	uint64_t control = 0, shim = 0, anchor = 0;
-	int option;
+	uint64_t anchor = 0;
+	int option, index = 0;
 
 	opterr = 0;
-	options->cgroups = calloc((size_t)argc, sizeof(*options->cgroups));
+	if (surroundings_open(&options->surroundings, argc, reason))
+		return -1;
 	options->binds = calloc((size_t)argc, sizeof(*options->binds));
-	if (!options->cgroups || !options->binds)
+	if (!options->binds)
 		return refuse(reason, "out of memory");
-	while ((option = getopt_long(argc, argv, "", known, NULL)) != -1) {
-		if (option == 'f' && (!parse_number(optarg, 10, INT_MAX, &control) || control < 3))
-			return refuse(reason, "--control %s is not a descriptor above 2", optarg);
-		if (option == 'p' && (!parse_number(optarg, 10, INT_MAX, &shim) || shim < 2))
-			return refuse(reason, "--shim-pid %s is not the pid of a task shim", optarg);
-		if (option == 'c')
-			options->cgroups[options->cgroup_count++] = optarg;
-		if (option == 's')
-			options->shm = optarg;
+	while ((option = getopt_long(argc, argv, "", known, &index)) != -1) {
+		if (option == SURROUNDINGS_OPTION && surroundings_take(&options->surroundings, known[index].name, optarg, reason))
+			return -1;
 		if (option == 'b' && !namespace_bind_is_valid(optarg))
 			return refuse(reason, "--bind %s is not SOURCE:TARGET, two absolute paths", optarg);
 		if (option == 'b')
@@ -96,14 +83,10 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 		if (option == '?')
 			return refuse(reason, "usage: " USAGE);
 	}
-	if (control == 0 || shim == 0 || optind != argc)
+	if (optind != argc)
 		return refuse(reason, "usage: " USAGE);
-	if (!message_is_socket((int)control))
-		return refuse(reason, "--control %d is not a SOCK_SEQPACKET socket", (int)control);
-	options->control = (int)control;
 	options->anchor = anchor ? (int)anchor : -1;
-	options->shim = (pid_t)shim;
-	return 0;
+	return surroundings_complete(&options->surroundings, USAGE, reason);
 }
 
 /* ---- first stage: still outside ---- */
@@ -112,12 +95,7 @@ static int leave(const struct options *options, struct reason *reason)
 {
 	int flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | (options->new_network ? CLONE_NEWNET : 0);
 
-	/* groups first: their paths belong to the mount namespace of the coordinator */
-	for (size_t i = 0; i < options->cgroup_count; i++) {
-		if (cgroup_join(options->cgroups[i], reason))
-			return -1;
-	}
-	if (context_adopt(options->shim, reason))
+	if (surroundings_adopt(&options->surroundings, reason))
 		return -1;
 	if (options->network >= 0 && namespace_join(options->network, "net", reason))
 		return -1;
@@ -128,10 +106,11 @@ static int leave(const struct options *options, struct reason *reason)
 
 static int settle(const struct options *options, int *signals, struct reason *reason)
 {
-	const int keep[] = {0, 1, 2, options->control, options->anchor < 0 ? options->control : options->anchor};
+	const int control = options->surroundings.control;
+	const int keep[] = {0, 1, 2, control, options->anchor < 0 ? control : options->anchor};
 
 	setsid();
-	if (namespace_mounts(options->shm, reason))
+	if (namespace_mounts(options->surroundings.shm, reason))
 		return -1;
 	for (size_t i = 0; i < options->bind_count; i++) {
 		if (namespace_bind(options->binds[i], reason))
@@ -151,7 +130,8 @@ static int settle(const struct options *options, int *signals, struct reason *re
 /* own_pid: in this namespace a process cannot see which pid it has outside, so its parent tells it. */
 static int be_pid_1(const struct options *options, int own_pid, struct reason *reason)
 {
-	struct pod_links links = {.control = options->control, .anchor = options->anchor, .doubt_signals = options->doubt_signals};
+	struct pod_links links = {
+		.control = options->surroundings.control, .anchor = options->anchor, .doubt_signals = options->doubt_signals};
 
 	if (read(own_pid, &links.pid, sizeof(links.pid)) != sizeof(links.pid))
 		return refuse(reason, "the first stage of pod-init is gone");
@@ -200,9 +180,9 @@ int main(int argc, char **argv)
 	result = 0;
 	goto out;
 failed:
-	message_send_failed(options.control, &reason);
+	message_send_failed(options.surroundings.control, &reason);
 out:
-	free(options.cgroups);
+	surroundings_close(&options.surroundings);
 	free(options.binds);
 	return result;
 }

@@ -78,40 +78,30 @@ static int open_connection(const char *text, struct reason *reason)
 	return socket >= 0 ? socket : refuse(reason, "cannot move the coordinator's connection: %s", strerror(errno));
 }
 
-/* START, with everything the task is made of. */
+/* The task's streams go with the relays' ends in their place. */
 static int hand_over(int socket, struct payload_source *source, struct relays *relays, struct reason *reason)
 {
-	struct message message = MESSAGE_EMPTY;
-	int *fds = NULL;
-	int count = handover_list(&fds, socket, reason);
-	int payload = -1, result = -1;
+	int *fds = NULL, *given = NULL;
+	int count = handover_list(&fds, socket, reason), result = -1;
 
-	if (count < 0)
+	if (count < 0 || relays_open(relays, reason))
 		goto out;
+	given = calloc((size_t)count + 1, sizeof(*given));
+	if (!given) {
+		refuse(reason, "out of memory");
+		goto out;
+	}
+	for (int i = 0; i < count; i++)
+		given[i] = relays_task_end(relays, fds[i]);
 	source->fds = fds;
 	source->fd_count = (size_t)count;
-	if (relays_open(relays, reason))
-		goto out;
 	source->relays = relays->numbers;
 	source->relay_count = relays->count;
-	payload = payload_write(source, reason);
-	if (payload < 0)
-		goto out;
-	message_start(&message, "START");
-	message_add(&message, "v", "1");
-	message_add_fd(&message, payload);
-	message_add_fd(&message, relays->memfd);
-	for (int i = 0; i < count; i++)
-		message_add_fd(&message, relays_task_end(relays, fds[i]));
-	for (size_t i = 0; i < relays->count; i++)
-		message_add_fd(&message, relays->numbers[i]);
-	result = handover_send(socket, &message, reason);
+	result = handover_send(socket, "START", source, given, relays->memfd, reason);
 	if (!result)
 		relays_handed_over(relays);
 out:
-	message_free(&message);
-	if (payload >= 0)
-		close(payload);
+	free(given);
 	free(fds);
 	return result;
 }

@@ -76,31 +76,16 @@ static int connect_coordinator(struct reason *reason)
 	return lifted;
 }
 
-/* LAUNCH, with everything this srun is made of. */
 static int hand_over(int connection, struct payload_source *source, struct reason *reason)
 {
-	struct message message = MESSAGE_EMPTY;
 	int *fds = NULL;
-	int count = handover_list(&fds, connection, reason);
-	int payload = -1, result = -1;
+	int count = handover_list(&fds, connection, reason), result = -1;
 
-	if (count < 0)
-		goto out;
-	source->fds = fds;
-	source->fd_count = (size_t)count;
-	payload = payload_write(source, reason);
-	if (payload < 0)
-		goto out;
-	message_start(&message, "LAUNCH");
-	message_add(&message, "v", "1");
-	message_add_fd(&message, payload);
-	for (int i = 0; i < count; i++)
-		message_add_fd(&message, fds[i]);
-	result = handover_send(connection, &message, reason);
-out:
-	message_free(&message);
-	if (payload >= 0)
-		close(payload);
+	if (count >= 0) {
+		source->fds = fds;
+		source->fd_count = (size_t)count;
+		result = handover_send(connection, "LAUNCH", source, fds, -1, reason);
+	}
 	free(fds);
 	return result;
 }
