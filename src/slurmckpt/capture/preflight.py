@@ -10,12 +10,13 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 
 from slurmckpt.capture.inspect.inspection import Inspection, Limits, inspect
+from slurmckpt.capture.inspect.used import UsedFile, used_files
 from slurmckpt.capture.inspect.written import OpenFile, open_files
 from slurmckpt.capture.judgements import anonymous, devices, namespaces, outside, processes, size, sockets, unix
 from slurmckpt.capture.processes import Process
 from slurmckpt.capture.refusals import Reason, Refusals
 
-__all__ = ["Connection", "Limits", "OpenFile", "PodScan", "scan"]
+__all__ = ["Connection", "Limits", "OpenFile", "PodScan", "UsedFile", "scan"]
 
 # The order of the sentences: what is likely to explain others comes first.
 _JUDGEMENTS: tuple[Callable[[Inspection], Iterator[Reason]], ...] = (
@@ -54,7 +55,7 @@ class PodScan:
     open_files: one entry a file. addresses: local addresses, other than loopback and wildcard, that inet sockets are
     bound to. external: CRIU's keys of the descriptors that come from outside. outside: TCP connections that end
     outside the pod. notes: what is unusual but no reason to refuse. inside: both ends, (local, remote), of each
-    connection that does not.
+    connection that does not. used_files: what is mapped, or open for reading.
     """
 
     processes: list[Process]
@@ -65,6 +66,7 @@ class PodScan:
     outside: list[Connection]
     notes: list[str]
     inside: list[tuple[str, str]] = field(default_factory=list)
+    used_files: list[UsedFile] = field(default_factory=list)
 
 
 def scan(init_pid: int, leader_pid: int, known: Container[str] = frozenset(), limits: Limits | None = None) -> PodScan:
@@ -99,4 +101,5 @@ def scan(init_pid: int, leader_pid: int, known: Container[str] = frozenset(), li
         ],
         notes=[*seen.notes, *processes.notes(seen)],
         inside=[(str(one.local), str(one.remote)) for one in seen.network.inside()],
+        used_files=used_files(seen.descriptors, seen.mappings, seen.mounts),
     )

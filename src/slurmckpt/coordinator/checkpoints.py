@@ -211,9 +211,7 @@ class Checkpointer:
         spec = incarnation.spec
         script = captured.script
         mounted = {script.surroundings.program: script.stand_in} if script is not None else {}
-        fingerprint = await incarnation.files.run(
-            node.job_fingerprint, incarnation.node, spec, captured.processes, mounted
-        )
+        fingerprint = await incarnation.files.run(node.job_fingerprint, incarnation.node, spec, captured.files, mounted)
         return Manifest(
             product_version=__version__,
             cluster=spec.job.cluster,

@@ -16,6 +16,7 @@ from pathlib import Path
 from slurmckpt import faults
 from slurmckpt.capture import criu
 from slurmckpt.capture.drain import DrainResult, drain
+from slurmckpt.capture.inspect.used import UsedFile
 from slurmckpt.capture.processes import pod_processes
 from slurmckpt.coordinator import outputs, shm
 from slurmckpt.coordinator.choice import Choice, Skipped, Suspended, Unsettled
@@ -49,13 +50,14 @@ class Tools:
 class Captured:
     """A cut in staging. steps and outputs go into the manifest.
 
-    processes: pids on this node, for the engine's fingerprint. taken: seconds since 1970. script: when it is part of it
-    with its sruns; it may have ended by now. without_script: why the batch script, which runs, is not part of it.
+    files: what the ranks have mapped, or open for reading, for the fingerprint. taken: seconds since 1970. script: when
+    it is part of it with its sruns; it may have ended by now. without_script: why the batch script, which runs, is not
+    part of it.
     """
 
     directory: Path
     steps: list[StepImage] = field(default_factory=list)
-    processes: list[int] = field(default_factory=list)
+    files: list[UsedFile] = field(default_factory=list)
     outputs: list[OutputFile] = field(default_factory=list)
     taken: float = 0.0
     freeze_seconds: float = 0.0
@@ -112,7 +114,7 @@ class Cut:
                 image(each, self._tools.staging, self._tools.installation.version, self._shm, self._saved)
                 for each in self.participants
             ],
-            processes=[process.pid for each in self.participants if each.scan for process in each.scan.processes],
+            files=[file for each in self.participants if each.scan for file in each.scan.used_files],
             taken=self._boundary,
             freeze_seconds=thawed - self._frozen_at,
         )

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurmckpt.capture import criu
+from slurmckpt.capture.inspect.used import UsedFile
 from slurmckpt.config import Settings
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.fingerprint import compare, engine, model
 from slurmckpt.fingerprint.compare import Fingerprint
 from slurmckpt.fingerprint.node import node_feature, node_fingerprint
+from slurmckpt.fingerprint.procfiles import ProcessFile
 from slurmckpt.store.signature import load_site_key
 
 log = logging.getLogger(__name__)
@@ -49,19 +51,26 @@ async def examine(settings: Settings) -> Node:
 
 
 def job_fingerprint(
-    node: Node, spec: JobSpec, pids: Iterable[int], mounted: Mapping[Path, Path] | None = None
+    node: Node, spec: JobSpec, used: Iterable[UsedFile], mounted: Mapping[Path, Path] | None = None
 ) -> Fingerprint:
     """The node's fingerprint, that of what the ranks have mapped, and that of their model.
 
-    mounted: what is mounted over other files in the pod: such a file's path to where it lies on every node. Reads files
-    that the user chose: to be called with the user's file-system identity.
+    used: what they have mapped, or open for reading. mounted: what is mounted over other files in the pod: such a
+    file's path to where it lies on every node. Reads files that the user chose: to be called with the user's
+    file-system identity.
     """
-    ranks = list(pids)
-    mapped = engine.engine(ranks)
+    files = [process_file(file) for file in used]
+    mapped = engine.engine(files)
     for seen, real in (mounted or {}).items():
         if (content := mapped.pop(engine.build_id_key(seen), None)) is not None:
             mapped[engine.build_id_key(real)] = content
-    return dict(node.fingerprint) | mapped | model.model(ranks, spec.options.model)
+    return dict(node.fingerprint) | mapped | model.model(files, spec.options.model)
+
+
+def process_file(file: UsedFile) -> ProcessFile:
+    """As the fingerprint wants it: what it really is comes first, what lies under its name after that."""
+    places = (*(Path(link) for link in file.links), Path(f"{file.root}{file.path}"))
+    return ProcessFile(file.path, file.inode, file.executable, Path(file.root), places)
 
 
 def differences(node: Node, settings: Settings, spec: JobSpec, recorded: Fingerprint) -> str:

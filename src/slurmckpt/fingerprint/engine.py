@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurmckpt.fingerprint.compare import Fingerprint
 from slurmckpt.fingerprint.elf import build_id
-from slurmckpt.fingerprint.procfiles import mapped_files, on_fuse, open_regular, unique
+from slurmckpt.fingerprint.procfiles import ProcessFile, on_fuse, open_regular
 from slurmckpt.fingerprint.sample import sampled_hash
 
 _BUILD_ID = "engine.build-id:"
@@ -38,22 +38,21 @@ _PACKAGE_DIRECTORY = re.compile(r"(.*/(?:site|dist)-packages)/")
 _MAX_ENTRIES = 20_000
 
 
-def engine(pids: Iterable[int], proc: Path = Path("/proc")) -> Fingerprint:
-    """The keys `engine.*` of these processes: every executable file that they have mapped, and known packages.
+def engine(files: Iterable[ProcessFile]) -> Fingerprint:
+    """The keys `engine.*` of processes that use these files: those mapped as code, and known packages.
 
     Nothing is imported or executed. Blocks on the processes' storage: call it in the user's thread.
     """
     facts: Fingerprint = {}
     directories: set[tuple[Path, str]] = set()
-    for pid in pids:
-        for file in unique(file for file in mapped_files(pid, proc) if file.executable):
-            key = _BUILD_ID + file.path
-            if key in facts:
-                continue
-            with contextlib.suppress(OSError), open_regular(file.places, file.inode) as descriptor:
-                facts[key] = _content(descriptor)
-            if match := _PACKAGE_DIRECTORY.match(file.path):
-                directories.add((proc / str(pid) / "root", match[1]))
+    for file in files:
+        key = _BUILD_ID + file.path
+        if not file.executable or key in facts:
+            continue
+        with contextlib.suppress(OSError), open_regular(file.places, file.inode) as descriptor:
+            facts[key] = _content(descriptor)
+        if match := _PACKAGE_DIRECTORY.match(file.path):
+            directories.add((file.root, match[1]))
     return facts | _packages(directories)
 
 

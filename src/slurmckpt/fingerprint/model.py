@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from slurmckpt.fingerprint.compare import Fingerprint
-from slurmckpt.fingerprint.procfiles import files_open_for_reading, mapped_files, on_fuse, open_regular, unique
+from slurmckpt.fingerprint.procfiles import ProcessFile, on_fuse, open_regular
 from slurmckpt.fingerprint.sample import sampled_hash
 
 _FILE = "model.file:"
@@ -16,8 +16,8 @@ _SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 _SMALLEST = 1 << 20  # a .bin or .pt below 1 MiB holds no weights worth a refusal
 
 
-def model(pids: Iterable[int], name: str | None = None, proc: Path = Path("/proc")) -> Fingerprint:
-    """The keys `model.*`: the name given with --checkpoint-model, otherwise the weight files mapped or open.
+def model(files: Iterable[ProcessFile], name: str | None = None) -> Fingerprint:
+    """The keys `model.*`: the name given with --checkpoint-model, otherwise the weight files among these.
 
     A file open for writing is no model but what the job produces. Weights that were read and closed are in the
     processes' memory and not seen here. Blocks on the processes' storage: call it in the user's thread.
@@ -25,12 +25,11 @@ def model(pids: Iterable[int], name: str | None = None, proc: Path = Path("/proc
     if name:
         return {"model.id": name}
     facts: Fingerprint = {}
-    for pid in pids:
-        for file in unique([*mapped_files(pid, proc), *files_open_for_reading(pid, proc)]):
-            if file.path.endswith(_SUFFIXES) and _FILE + file.path not in facts:
-                with contextlib.suppress(OSError), open_regular(file.places, file.inode) as descriptor:
-                    if os.fstat(descriptor).st_size >= _SMALLEST:
-                        facts[_FILE + file.path] = _identity(descriptor)
+    for file in files:
+        if file.path.endswith(_SUFFIXES) and _FILE + file.path not in facts:
+            with contextlib.suppress(OSError), open_regular(file.places, file.inode) as descriptor:
+                if os.fstat(descriptor).st_size >= _SMALLEST:
+                    facts[_FILE + file.path] = _identity(descriptor)
     return facts
 
 

@@ -1,8 +1,8 @@
-"""Files that processes have mapped or open, found and read without trusting those processes.
+"""Files that processes have mapped or open, read without trusting those processes.
 
-A user decides what is mapped, what it is called, and what stands under that name a moment later. So: bounded reads,
-regular files only and nothing else even opened, and no files whose content a user's program makes up (FUSE). Callers
-run this in the thread that has the user's file-system identity, beside the event loop: storage can hang.
+A user decides what is mapped, what it is called, and what stands under that name a moment later. So: regular files only
+and nothing else even opened, and no files whose content a user's program makes up (FUSE). Callers run this in the
+thread that has the user's file-system identity, beside the event loop: storage can hang.
 """
 
 from __future__ import annotations
@@ -15,65 +15,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_MAX_LINES = 200_000  # of one maps file; the kernel's vm.max_map_count is 65530 by default
-_MAPS_LINE = re.compile(
-    r"(?P<range>[0-9a-f]+-[0-9a-f]+) (?P<mode>[rwxsp-]{4}) [0-9a-f]+ (?P<major>[0-9a-f]+):(?P<minor>[0-9a-f]+) "
-    r"(?P<inode>\d+) +(?P<path>/.*)",
-    re.ASCII,
-)
-_DELETED = " (deleted)"
+_MAX_LINES = 200_000  # of a mountinfo file
 
 
 @dataclass(frozen=True)
 class ProcessFile:
-    """A file that a process uses. path: its name as that process sees it. places: where to open it, best first."""
+    """A file that a process uses. path: its name as that process sees it.
+
+    executable: whether it is mapped so. root: where that process's root directory is seen from here. places: where to
+    open the file, best first.
+    """
 
     path: str
-    device: str
     inode: int
     executable: bool
+    root: Path
     places: tuple[Path, ...]
-
-
-def mapped_files(pid: int, proc: Path = Path("/proc")) -> Iterator[ProcessFile]:
-    """The files that the process has mapped, one for each mapping; none when the process is gone."""
-    base = proc / str(pid)
-    fuse = _fuse_devices(base / "mountinfo")
-    for line in _lines(base / "maps"):
-        match = _MAPS_LINE.fullmatch(line)
-        if match is None or match["inode"] == "0":
-            continue
-        # hexadecimal in maps, decimal in mountinfo
-        device = f"{int(match['major'], 16)}:{int(match['minor'], 16)}"
-        if device not in fuse:
-            path = _unescape(match["path"].removesuffix(_DELETED))
-            yield ProcessFile(
-                path=path,
-                device=device,
-                inode=int(match["inode"]),
-                executable="x" in match["mode"],
-                # The link leads to what is mapped, whatever has become of the name. Only root may follow it.
-                places=(base / "map_files" / match["range"], Path(f"{base}/root{path}")),
-            )
-
-
-def files_open_for_reading(pid: int, proc: Path = Path("/proc")) -> Iterator[ProcessFile]:
-    """The regular files that the process has open and cannot write; none when the process is gone."""
-    base = proc / str(pid)
-    fuse = _fuse_devices(base / "mountinfo")
-    with contextlib.suppress(OSError):
-        for name in os.listdir(base / "fd"):
-            with contextlib.suppress(OSError):
-                found = os.stat(base / "fd" / name)
-                device = f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}"
-                if stat.S_ISREG(found.st_mode) and device not in fuse and not _writable(base / "fdinfo" / name):
-                    path = os.readlink(base / "fd" / name).removesuffix(_DELETED)
-                    yield ProcessFile(path, device, found.st_ino, False, (base / "fd" / name,))
-
-
-def unique(files: Iterable[ProcessFile]) -> list[ProcessFile]:
-    """Each file once under each of its names, in the order of the names."""
-    return sorted({(file.path, file.device, file.inode): file for file in files}.values(), key=lambda file: file.path)
 
 
 @contextlib.contextmanager
@@ -127,17 +84,6 @@ def _open_if_regular(place: Path, inode: int | None) -> int:
         return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     finally:
         os.close(handle)
-
-
-def _writable(fdinfo: Path) -> bool:
-    for line in _lines(fdinfo):
-        if line.startswith("flags:"):
-            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
-    return True
-
-
-def _fuse_devices(mountinfo: Path) -> frozenset[str]:
-    return frozenset(device for _, device, fuse in _mounts(mountinfo) if fuse)
 
 
 def _mounts(mountinfo: Path) -> Iterator[tuple[str, str, bool]]:

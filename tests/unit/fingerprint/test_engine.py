@@ -13,6 +13,7 @@ import pytest
 
 from slurmckpt.fingerprint.compare import compare, explain
 from slurmckpt.fingerprint.engine import check_engine, engine
+from tests.unit.fingerprint.using import used
 
 BUILD_ID = "0123456789abcdef0123456789abcdef01234567"
 
@@ -58,7 +59,7 @@ def rank(packages: Path) -> Iterator[int]:
 
 
 def test_libraries_and_packages(rank: int, packages: Path) -> None:
-    facts = engine([rank])
+    facts = engine(used(rank))
     assert facts[f"engine.build-id:{packages}/torch/lib/libtorch.so"] == BUILD_ID
     assert any(key.startswith("engine.build-id:") and "/libc.so" in key for key in facts)
     executable = os.path.realpath(f"/proc/{rank}/exe")
@@ -74,13 +75,13 @@ def test_libraries_and_packages(rank: int, packages: Path) -> None:
 
 
 def test_the_same_node_fits(rank: int) -> None:
-    facts = engine([rank, rank])
+    facts = engine(used(rank, rank))
     assert check_engine(facts) == facts
     assert compare(facts, check_engine(facts)) == []
 
 
 def test_another_version_is_named_first(rank: int, packages: Path) -> None:
-    facts = engine([rank])
+    facts = engine(used(rank))
     (packages / "torch-2.11.0+cu128.dist-info").rename(packages / "torch-2.12.0.dist-info")
     build(packages / "torch/lib/libtorch.so", "ff" * 20)
     differences = compare(facts, check_engine(facts))
@@ -95,13 +96,13 @@ def test_what_is_mapped_counts_not_what_has_taken_its_name(rank: int, packages: 
     except PermissionError:
         pytest.skip("needs CAP_CHECKPOINT_RESTORE, to open what is mapped")
     build(packages / "torch/lib/libtorch.so", "ff" * 20)
-    facts = engine([rank])
+    facts = engine(used(rank))
     assert facts[f"engine.build-id:{packages}/torch/lib/libtorch.so"] == BUILD_ID
     assert explain(compare(facts, check_engine(facts))) == "libtorch.so is another build"
 
 
 def test_a_library_that_is_gone(rank: int, packages: Path) -> None:
-    facts = engine([rank])
+    facts = engine(used(rank))
     (packages / "torch/lib/libtorch.so").unlink()
     assert explain(compare(facts, check_engine(facts))) == f"libtorch.so {BUILD_ID} -> none"
 
@@ -117,7 +118,7 @@ def test_a_file_without_a_build_id_is_known_by_its_content(tmp_path: Path) -> No
 
 
 def test_another_root(rank: int, packages: Path, tmp_path: Path) -> None:
-    facts = {key: value for key, value in engine([rank]).items() if "libtorch" in key or key == "engine.torch"}
+    facts = {key: value for key, value in engine(used(rank)).items() if "libtorch" in key or key == "engine.torch"}
     root = tmp_path / "root"
     moved = root / str(packages).lstrip("/")
     shutil.copytree(packages, moved)
@@ -139,4 +140,4 @@ def test_hostile_records(tmp_path: Path) -> None:
 
 def test_no_process() -> None:
     assert engine([]) == {}
-    assert engine([2**22 + 1]) == {}
+    assert engine(used(2**22 + 1)) == {}

@@ -10,6 +10,7 @@ import pytest
 
 from slurmckpt.fingerprint.compare import compare, explain
 from slurmckpt.fingerprint.model import check_model, model
+from tests.unit.fingerprint.using import used
 
 SIZE = 3 << 20
 
@@ -20,7 +21,7 @@ def weights(file: Path) -> Path:
 
 
 def test_the_users_name_is_enough(tmp_path: Path) -> None:
-    assert model([os.getpid()], "llama-8b@3") == {"model.id": "llama-8b@3"}
+    assert model(used(os.getpid()), "llama-8b@3") == {"model.id": "llama-8b@3"}
     recorded = {"model.id": "llama-8b@3"}
     assert compare(recorded, check_model(recorded, "llama-8b@3")) == []
     assert explain(compare(recorded, check_model(recorded, "llama-8b@4"))) == "model llama-8b@3 -> llama-8b@4"
@@ -32,7 +33,7 @@ def test_mapped_and_open_weights(tmp_path: Path) -> None:
     with mapped.open("rb") as stream:
         memory = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
     with memory, opened.open("rb"):
-        facts = model([os.getpid(), os.getpid()])
+        facts = model(used(os.getpid(), os.getpid()))
     assert sorted(facts) == [f"model.file:{mapped}", f"model.file:{opened}"]
     assert facts[f"model.file:{mapped}"].startswith(f"{SIZE} bytes, blake3 ")
     assert compare(facts, check_model(facts)) == []
@@ -43,7 +44,7 @@ def test_other_weights_of_the_same_size(tmp_path: Path, offset: int) -> None:
     """Blocks all over the file are looked at, so retrained weights differ; one changed byte may lie between them."""
     file = weights(tmp_path / "a.safetensors")
     with file.open("rb"):
-        facts = model([os.getpid()])
+        facts = model(used(os.getpid()))
     with file.open("r+b") as stream:
         stream.seek(max(0, offset - 200_000))
         stream.write(os.urandom(200_001))
@@ -57,13 +58,13 @@ def test_what_is_no_model(tmp_path: Path) -> None:
     other = weights(tmp_path / "data.txt")
     output = weights(tmp_path / "checkpoint.pt")
     with small.open("rb"), other.open("rb"), output.open("r+b"):
-        assert model([os.getpid()]) == {}
+        assert model(used(os.getpid())) == {}
 
 
 def test_weights_that_are_gone(tmp_path: Path) -> None:
     file = weights(tmp_path / "a.safetensors")
     with file.open("rb"):
-        facts = model([os.getpid()])
+        facts = model(used(os.getpid()))
     file.unlink()
     assert check_model(facts) == {}
     assert "-> none" in explain(compare(facts, check_model(facts)))

@@ -52,6 +52,20 @@ class FileDescriptor:
         return f"file[{self.mount:x}:{self.status.st_ino:x}]"
 
     @property
+    def device(self) -> str:
+        """That of its file system, `MAJOR:MINOR` in decimal as mountinfo has it."""
+        return f"{os.major(self.status.st_dev)}:{os.minor(self.status.st_dev)}"
+
+    @property
+    def link(self) -> str:
+        """Leads to the open file itself, as long as the process lives. Only root may follow it."""
+        return f"{procfs.PROC}/{self.holder.process.pid}/fd/{self.holder.descriptor}"
+
+    @property
+    def may_write(self) -> bool:
+        return self.flags & os.O_ACCMODE != os.O_RDONLY
+
+    @property
     def is_device(self) -> bool:
         """Whether it is a character or block device."""
         return stat.S_ISCHR(self.status.st_mode) or stat.S_ISBLK(self.status.st_mode)
@@ -61,7 +75,7 @@ class FileDescriptor:
         """Whether it is a regular file open for writing that has a path; CRIU keeps the content of one without."""
         return (
             stat.S_ISREG(self.status.st_mode)
-            and self.flags & os.O_ACCMODE != os.O_RDONLY
+            and self.may_write
             and self.status.st_nlink > 0
             and not self.path.endswith(" (deleted)")
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from slurmckpt.capture import procfs
 from slurmckpt.capture.inspect.descriptors import Descriptors, HalfPipe, other_end_lives, read_descriptors
 from slurmckpt.capture.inspect.mappings import Mappings, read_mappings
-from slurmckpt.capture.inspect.mounts import mounts_of
+from slurmckpt.capture.inspect.mounts import Mount, mounts_of
 from slurmckpt.capture.inspect.network import Network, OtherSocket
 from slurmckpt.capture.inspect.peers import OuterPeer, exposed_names, outer_peers
 from slurmckpt.capture.processes import Process, Tree, name_of, walk
@@ -32,7 +32,7 @@ class Inspection:
 
     known: CRIU's keys of the descriptors that will be given again at a restore. processes: the leader and its
     descendants, as many as the limits allow. home: the namespaces of pod init. namespaces: those of each process, by
-    pid; none of one that has ended and was not waited for. mounts: mount id -> type of file system. half_pipes: those
+    pid; none of one that has ended and was not waited for. mounts: by id. half_pipes: those
     whose other end somebody outside holds, or that are known. other_sockets: those in none of the network's tables.
     outer_peers: of its unix sockets. exposed_names: unix sockets by inode, bound in directories that not only root may
     change. tracers: who traces a process, by the process's pid. notes: what could not be looked at.
@@ -45,7 +45,7 @@ class Inspection:
     processes: list[Process]
     home: dict[str, str]
     namespaces: dict[int, dict[str, str]]
-    mounts: dict[int, str]
+    mounts: dict[int, Mount]
     descriptors: Descriptors
     network: Network
     half_pipes: list[HalfPipe]
@@ -95,7 +95,7 @@ def inspect(init_pid: int, leader_pid: int, known: Container[str], limits: Limit
         outer_peers=outer_peers(network),
         exposed_names=exposed_names(init_pid, network),
         tracers={process.pid: name_of(process.tracer) for process in processes if process.tracer},
-        mappings=[read_mappings(process) for process in processes],
+        mappings=read_mappings(processes),
         notes=notes,
     )
 

@@ -1,51 +1,122 @@
-"""What matters to a capture in the memory maps of a process: shared writable files, devices, io_uring rings."""
+"""What the processes of a pod have mapped, from one reading of each /proc/PID/maps (proc_pid_maps(5))."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from slurmckpt.capture import procfs
 from slurmckpt.capture.processes import Process
 
 # vm.max_map_count is 65530 by default, and a line has about 100 bytes.
 MAPS_BYTES = 16 << 20
-# address perms offset major:minor inode [path], one mapping a line; newlines in paths come as \012 (proc_pid_maps(5)).
-_SHARED_WRITABLE = re.compile(rb"^([0-9a-f]+-[0-9a-f]+) .w.s \S+ \S+ [1-9]\d* +/", re.MULTILINE)
-_DEVICE = re.compile(rb"^([0-9a-f]+-[0-9a-f]+) \S{4} \S+ \S+ \d+ +(/dev/[^\n]+)$", re.MULTILINE)
-_RING = b"anon_inode:[io_uring]\n"
+# address perms offset major:minor inode name, one mapping a line; newlines in names come as \012.
+_LINE = re.compile(rb"([0-9a-f]+-[0-9a-f]+) (\S{4}) [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) +(\S.*)", re.DOTALL)
+_DELETED = " (deleted)"
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """One mapping that has a name.
+
+    addresses: its name in map_files. permissions: as `r-xp`. device: `MAJOR:MINOR` in decimal, as mountinfo has it.
+    name: a path, or the kernel's word for what has none, as maps shows it.
+    """
+
+    addresses: str
+    permissions: str
+    device: str
+    inode: int
+    name: str
+
+    @property
+    def path(self) -> str:
+        """The path that the file had; not always the right one, as maps does not tell `\\012` from a newline."""
+        return self.name.removesuffix(_DELETED).replace("\\012", "\n")
+
+    @property
+    def is_deleted(self) -> bool:
+        return self.name.endswith(_DELETED)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it may be a file of a file system, as opposed to an object of the kernel's own."""
+        return self.inode > 0 and self.name.startswith("/")
+
+    @property
+    def is_executable(self) -> bool:
+        return "x" in self.permissions
+
+    @property
+    def is_written(self) -> bool:
+        """Whether what is written goes to the file."""
+        return self.permissions[1] == "w" and self.permissions[3] == "s"
 
 
 @dataclass(frozen=True)
 class Mappings:
-    """What one process has mapped. Paths as seen inside the pod.
+    """What one process has mapped.
 
-    files: regular files that are mapped shared and writable. io_uring: whether a ring is among the mappings.
+    named: all mappings that have a name. files, devices: path, as seen inside the pod, and status of the regular files
+    that are mapped shared and writable, and of the character devices.
     """
 
     process: Process
-    files: list[tuple[str, os.stat_result]]
-    devices: list[tuple[str, os.stat_result]]
-    io_uring: bool
+    named: list[Mapping] = field(default_factory=list)
+    files: list[tuple[str, os.stat_result]] = field(default_factory=list)
+    devices: list[tuple[str, os.stat_result]] = field(default_factory=list)
 
 
-def read_mappings(process: Process) -> Mappings:
-    """Look at the maps of one process; all empty when it has gone."""
-    maps = procfs.read(f"{procfs.PROC}/{process.pid}/maps", MAPS_BYTES) or b""
-    files = []
-    for match in _SHARED_WRITABLE.finditer(maps):
-        found = _mapped(process, match[1].decode())
-        if found is not None and stat.S_ISREG(found[1].st_mode):
-            files.append(found)
-    devices = []
-    if b" /dev/" in maps:
-        for match in _DEVICE.finditer(maps):
-            found = _mapped(process, match[1].decode())
-            if found is not None and stat.S_ISCHR(found[1].st_mode):
-                devices.append(found)
-    return Mappings(process, files, devices, _RING in maps)
+def read_mappings(processes: Iterable[Process]) -> list[Mappings]:
+    """Look at the maps of each process; empty for one that has gone. Blocks while a file system does not answer."""
+    # A child that has not executed anything has the lines of its parent: each is taken apart once.
+    known: dict[bytes, Mapping | None] = {}
+    found: list[Mappings] = []
+    for process in processes:
+        mappings = Mappings(process)
+        for line in (procfs.read(f"{procfs.PROC}/{process.pid}/maps", MAPS_BYTES) or b"").split(b"\n"):
+            if line in known:
+                mapping = known[line]
+            else:
+                mapping = known[line] = parse_line(line)
+            if mapping is not None:
+                mappings.named.append(mapping)
+        _look_closer(mappings)
+        found.append(mappings)
+    return found
+
+
+def parse_line(line: bytes) -> Mapping | None:
+    """One line of maps; None for a mapping without a name."""
+    match = _LINE.fullmatch(line)
+    if match is None:
+        return None
+    return Mapping(
+        addresses=match[1].decode("ascii"),
+        permissions=match[2].decode("ascii", errors="replace"),
+        # hexadecimal in maps
+        device=f"{int(match[3], 16)}:{int(match[4], 16)}",
+        inode=int(match[5]),
+        name=os.fsdecode(match[6]),
+    )
+
+
+def _look_closer(mappings: Mappings) -> None:
+    """At what is written through a mapping, and at devices."""
+    for one in mappings.named:
+        written = one.is_written and one.is_file
+        if not written and not one.name.startswith("/dev/"):
+            continue
+        found = _mapped(mappings.process, one.addresses)
+        if found is None:
+            continue
+        if stat.S_ISCHR(found[1].st_mode):
+            mappings.devices.append(found)
+        elif written and stat.S_ISREG(found[1].st_mode):
+            mappings.files.append(found)
 
 
 def _mapped(process: Process, addresses: str) -> tuple[str, os.stat_result] | None:

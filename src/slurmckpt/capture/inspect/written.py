@@ -39,7 +39,8 @@ def open_files(seen: Inspection) -> list[OpenFile]:
 
 def _all(seen: Inspection) -> Iterator[OpenFile]:
     for one in seen.descriptors.files:
-        if one.is_written and seen.mounts.get(one.mount, "proc") not in KERNEL_FILE_SYSTEMS:
+        mount = seen.mounts.get(one.mount)
+        if one.is_written and mount is not None and mount.kind not in KERNEL_FILE_SYSTEMS:
             yield _open_file(one.path, one.status, one.flags, one.holder)
     for mappings in seen.mappings:
         for path, status in mappings.files:

@@ -26,7 +26,7 @@ def judge(seen: Inspection) -> Iterator[Reason]:
                 CLOSE,
             )
     for mappings in seen.mappings:
-        if mappings.io_uring:
+        if any(one.name == "anon_inode:[io_uring]" for one in mappings.named):
             yield _ring(mappings.process)
 
 

@@ -1,0 +1,67 @@
+"""The files that a pod reads: what a restore needs to find unchanged."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from slurmckpt.capture import procfs
+from slurmckpt.capture.inspect.descriptors import Descriptors
+from slurmckpt.capture.inspect.mappings import Mappings
+from slurmckpt.capture.inspect.mounts import Mount
+
+_DELETED = " (deleted)"
+# A holder may end before its link is followed; the next one may do then.
+_LINKS = 3
+
+
+@dataclass
+class UsedFile:
+    """A file that is mapped, or open for reading only. path: as seen inside the pod. device: `MAJOR:MINOR` in decimal.
+
+    root: where that root directory is seen from here, as long as a process that has the file lives. executable: whether
+    it is mapped so. links: in /proc, a few: each leads to the file itself, whatever has become of its name, as long as
+    that process lives. Only root may follow them.
+    """
+
+    path: str
+    device: str
+    inode: int
+    root: str
+    executable: bool = False
+    links: list[str] = field(default_factory=list)
+
+
+def used_files(descriptors: Descriptors, mappings: Iterable[Mappings], mounts: dict[int, Mount]) -> list[UsedFile]:
+    """Each file once under each of its names, in the order of the names.
+
+    Without those of FUSE file systems: their content is what a program of the user's makes up, and reading it may hang.
+    """
+    fuse = {mount.device for mount in mounts.values() if mount.is_fuse}
+    found: dict[tuple[str, str, int], UsedFile] = {}
+    for file in (*_mapped(mappings), *_read(descriptors)):
+        if file.device in fuse:
+            continue
+        known = found.setdefault((file.path, file.device, file.inode), file)
+        if known is not file:
+            known.executable = known.executable or file.executable
+            if len(known.links) < _LINKS and file.links[0] not in known.links:
+                known.links += file.links
+    return sorted(found.values(), key=lambda file: file.path)
+
+
+def _mapped(all_mappings: Iterable[Mappings]) -> Iterator[UsedFile]:
+    for mappings in all_mappings:
+        base = f"{procfs.PROC}/{mappings.process.pid}"
+        for one in mappings.named:
+            if one.is_file:
+                link = f"{base}/map_files/{one.addresses}"
+                yield UsedFile(one.path, one.device, one.inode, f"{base}/root", one.is_executable, [link])
+
+
+def _read(descriptors: Descriptors) -> Iterator[UsedFile]:
+    for one in descriptors.files:
+        if stat.S_ISREG(one.status.st_mode) and not one.may_write:
+            root = f"{procfs.PROC}/{one.holder.process.pid}/root"
+            yield UsedFile(one.path.removesuffix(_DELETED), one.device, one.status.st_ino, root, links=[one.link])
