@@ -18,12 +18,13 @@ _LINE = re.compile(rb"([0-9a-f]+-[0-9a-f]+) (\S{4}) [0-9a-f]+ ([0-9a-f]+):([0-9a
 _DELETED = " (deleted)"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Mapping:
-    """One mapping that has a name.
+    """One mapping that has a name; the same object for all processes that have the same line in maps.
 
     addresses: its name in map_files. permissions: as `r-xp`. device: `MAJOR:MINOR` in decimal, as mountinfo has it.
-    name: a path, or the kernel's word for what has none, as maps shows it.
+    name: a path, or the kernel's word for what has none, as maps shows it. is_file: whether it may be a file of a file
+    system, as opposed to an object of the kernel's own. is_written: whether what is written goes to the file.
     """
 
     addresses: str
@@ -31,6 +32,8 @@ class Mapping:
     device: str
     inode: int
     name: str
+    is_file: bool
+    is_written: bool
 
     @property
     def path(self) -> str:
@@ -42,18 +45,8 @@ class Mapping:
         return self.name.endswith(_DELETED)
 
     @property
-    def is_file(self) -> bool:
-        """Whether it may be a file of a file system, as opposed to an object of the kernel's own."""
-        return self.inode > 0 and self.name.startswith("/")
-
-    @property
     def is_executable(self) -> bool:
         return "x" in self.permissions
-
-    @property
-    def is_written(self) -> bool:
-        """Whether what is written goes to the file."""
-        return self.permissions[1] == "w" and self.permissions[3] == "s"
 
 
 @dataclass(frozen=True)
@@ -94,28 +87,30 @@ def parse_line(line: bytes) -> Mapping | None:
     match = _LINE.fullmatch(line)
     if match is None:
         return None
+    permissions, inode, name = match[2].decode("ascii", errors="replace"), int(match[5]), os.fsdecode(match[6])
     return Mapping(
         addresses=match[1].decode("ascii"),
-        permissions=match[2].decode("ascii", errors="replace"),
+        permissions=permissions,
         # hexadecimal in maps
         device=f"{int(match[3], 16)}:{int(match[4], 16)}",
-        inode=int(match[5]),
-        name=os.fsdecode(match[6]),
+        inode=inode,
+        name=name,
+        is_file=inode > 0 and name.startswith("/"),
+        is_written=permissions[1] == "w" and permissions[3] == "s",
     )
 
 
 def _look_closer(mappings: Mappings) -> None:
     """At what is written through a mapping, and at devices."""
     for one in mappings.named:
-        written = one.is_written and one.is_file
-        if not written and not one.name.startswith("/dev/"):
+        if not (one.is_file and (one.is_written or one.name.startswith("/dev/"))):
             continue
         found = _mapped(mappings.process, one.addresses)
         if found is None:
             continue
         if stat.S_ISCHR(found[1].st_mode):
             mappings.devices.append(found)
-        elif written and stat.S_ISREG(found[1].st_mode):
+        elif one.is_written and stat.S_ISREG(found[1].st_mode):
             mappings.files.append(found)
 
 

@@ -41,23 +41,25 @@ def used_files(descriptors: Descriptors, mappings: Iterable[Mappings], mounts: d
     fuse = {mount.device for mount in mounts.values() if mount.is_fuse}
     found: dict[tuple[str, str, int], UsedFile] = {}
     for file in (*_mapped(mappings), *_read(descriptors)):
-        if file.device in fuse:
-            continue
-        known = found.setdefault((file.path, file.device, file.inode), file)
-        if known is not file:
-            known.executable = known.executable or file.executable
-            if len(known.links) < _LINKS and file.links[0] not in known.links:
-                known.links += file.links
+        if file.device not in fuse:
+            known = found.setdefault((file.path, file.device, file.inode), file)
+            if known is not file:
+                known.executable = known.executable or file.executable
+                known.links = (known.links + file.links)[:_LINKS]
     return sorted(found.values(), key=lambda file: file.path)
 
 
 def _mapped(all_mappings: Iterable[Mappings]) -> Iterator[UsedFile]:
+    # Processes that were forked and have executed nothing share their Mapping objects, thousands of them.
+    times: dict[int, int] = {}
     for mappings in all_mappings:
         base = f"{procfs.PROC}/{mappings.process.pid}"
         for one in mappings.named:
-            if one.is_file:
-                link = f"{base}/map_files/{one.addresses}"
-                yield UsedFile(one.path, one.device, one.inode, f"{base}/root", one.is_executable, [link])
+            if not one.is_file or (count := times.get(id(one), 0)) == _LINKS:
+                continue
+            times[id(one)] = count + 1
+            link = f"{base}/map_files/{one.addresses}"
+            yield UsedFile(one.path, one.device, one.inode, f"{base}/root", one.is_executable, [link])
 
 
 def _read(descriptors: Descriptors) -> Iterator[UsedFile]:
