@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,7 +83,8 @@ class Pod:
     delivered: dict[int, set[int]] = field(default_factory=dict)
     anchor: Channel | None = None
     _channel: Channel | None = None
-    _answers: dict[str, asyncio.Future[None]] = field(default_factory=dict)
+    # By verb, who waits for it: pod init answers in order. Who has given up still has its answer to come.
+    _answers: dict[str, deque[asyncio.Future[None]]] = field(default_factory=lambda: defaultdict(deque))
     _reader: asyncio.Task[None] | None = None
     _burial: asyncio.Task[None] | None = None
     _stop_signal_at: float | None = None
@@ -238,10 +240,14 @@ class Pod:
         raise PodError(f"pod init of step {self.step} has no status pipe")
 
     async def say(self, text: str) -> None:
-        """One line on the stderr of the first task that still runs; lost when none does."""
+        """One line on the stderr of the first task that still runs; lost when none does.
+
+        Returns when the task's shim has it, or pod init does not answer: the pod may be ended then.
+        """
         if self._channel is not None and not self.ended.is_set():
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(ConnectionError, PodError):
                 await self._channel.send("SAY", [("text", text)])
+                await self.sync()
 
     def destroy(self) -> None:
         """End the pod and everything in it at once."""
@@ -297,14 +303,18 @@ class Pod:
 
     async def _ask(self, verb: str, answer: str, seconds: float) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._answers[answer] = future
+        waiting = self._answers[answer]
         try:
-            await self._connected().send(verb)
+            waiting.append(future)
+            try:
+                await self._connected().send(verb)
+            except BaseException:
+                with contextlib.suppress(ValueError):
+                    waiting.remove(future)
+                raise
             await asyncio.wait_for(future, seconds)
         except (ConnectionError, asyncio.TimeoutError) as error:
             raise PodError(f"pod init of step {self.step} does not answer {verb}") from error
-        finally:
-            self._answers.pop(answer, None)
 
     async def _read(self, channel: Channel) -> None:
         try:
@@ -336,8 +346,10 @@ class Pod:
             self._note_signal(message.number("index"), message.number("n"))
         elif message.verb == "FAILED":
             log.error("pod init of step %s: %s", self.step, message.text("reason"))
-        elif (future := self._answers.get(message.verb)) is not None and not future.done():
-            future.set_result(None)
+        elif self._answers[message.verb]:
+            future = self._answers[message.verb].popleft()
+            if not future.done():
+                future.set_result(None)
 
     def _hold(self, held: Held) -> None:
         if not held.signal:
@@ -361,9 +373,11 @@ class Pod:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        for future in self._answers.values():
-            if not future.done():
-                future.set_exception(ConnectionError("pod init ended"))
+        for waiting in self._answers.values():
+            while waiting:
+                future = waiting.popleft()
+                if not future.done():
+                    future.set_exception(ConnectionError("pod init ended"))
         self.ended.set()
 
     def _note_path(self) -> Path:

@@ -158,8 +158,6 @@ async def restore(
         if not adopted:
             raise
         await pod.say(f"slurmckpt: the task is killed: its restore failed when it was about to run: {error}")
-        with contextlib.suppress(SlurmckptError):
-            await pod.sync()
         raise Lost(str(error)) from error
     pod.close_status_pipe()
     for saved in image.tasks:

@@ -264,12 +264,63 @@ def test_sync_and_kill(node: Node) -> None:
         await pod.sync()
         await pod.kill_tasks()
         await pod.say("hello")
-        await until(lambda: len(node.heard) == 3)
-        assert node.heard == ["SYNC 0", "KILL 0", "SAY text=hello 0"]
+        assert node.heard == ["SYNC 0", "KILL 0", "SAY text=hello 0", "SYNC 0"]
         await end(pod)
         with pytest.raises(PodError, match="the pod of step 0 has ended"):
             await pod.sync()
         await pod.say("nobody hears this")
+
+    play(scene)
+
+
+def test_what_is_said_has_been_heard_when_the_pod_is_ended(node: Node) -> None:
+    """A pod init that is slow must not lose it to the kill."""
+    node.pod_init(
+        """
+        import time
+        def slow(verb, words, descriptors):
+            time.sleep(0.3)
+            plain(verb, words, descriptors)
+        time.sleep(0.3)
+        serve(slow)
+        """
+    )
+
+    async def scene() -> None:
+        pod = await built(node)
+        await pod.say("its tasks are killed")
+        pod.destroy()
+        await pod.gone()
+        assert node.heard[0] == "SAY text=its tasks are killed 0"
+
+    play(scene)
+
+
+def test_each_who_waits_gets_an_answer_of_his_own(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when somebody before has given up."""
+    monkeypatch.setattr(pods, "_SYNC_SECONDS", 0.2)
+    node.pod_init(
+        """
+        asked = []
+        def together(verb, words, descriptors):
+            asked.append(verb)
+            if len(asked) == 4:
+                for one in asked:
+                    send("SYNCED")
+                asked.clear()
+        serve(together)
+        """
+    )
+
+    async def scene() -> None:
+        pod = await built(node)
+        with pytest.raises(PodError):
+            await pod.sync()
+        monkeypatch.setattr(pods, "_SYNC_SECONDS", 10)
+        # The fourth SYNC brings the answer to the first, too, which must not count for another one.
+        await asyncio.gather(*(pod.sync() for _ in range(3)))
+        assert not any(pod._answers.values())
+        await end(pod)
 
     play(scene)
 
