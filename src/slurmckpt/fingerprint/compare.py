@@ -24,6 +24,8 @@ DEFAULT_RULES: Mapping[str, Rule] = {
     # CRIU reads the images of its earlier releases, not of later ones.
     "host.criu": "at-least",
     "gpu.*.uuid": "informative",
+    # Switched on and off by administrators; a restore does without it, as the caller has initialised CUDA.
+    "gpu.*.persistence": "informative",
 }
 
 # What people call a key, where its last part would not do.
@@ -37,6 +39,8 @@ _NAMES = {
     "host.criu": "CRIU",
     "gpu.driver": "driver",
     "gpu.count": "GPU count",
+    "gpu.mps": "MPS",
+    "gpu.confidential": "confidential computing",
     "model.id": "model",
 }
 _SHOWN = 3

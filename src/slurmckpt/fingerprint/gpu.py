@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import importlib
 import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from slurmckpt.fingerprint.compare import Fingerprint
 
 log = logging.getLogger(__name__)
 
+# What MPS runs its daemons as, nvidia-cuda-mps-control and nvidia-cuda-mps-server, cut to the 15 letters of
+# /proc/PID/comm. NVML does not tell while no client is connected.
+_MPS = b"nvidia-cuda-mps"
 
-def gpu() -> Fingerprint:
+
+def gpu(proc: Path = Path("/proc")) -> Fingerprint:
     """This node's keys `gpu.*`; empty where there is no NVIDIA driver.
 
     When the driver is there but does not answer, `gpu.error` says so and keeps any checkpoint with GPUs from fitting.
@@ -33,34 +39,53 @@ def gpu() -> Fingerprint:
             return {}
         return _failed(error)
     try:
-        return _facts(nvml)
+        return _facts(nvml, proc)
     except nvml.NVMLError as error:
         return _failed(error)
     finally:
         nvml.nvmlShutdown()
 
 
-def _facts(nvml: Any) -> Fingerprint:
+def _facts(nvml: Any, proc: Path) -> Fingerprint:
     count = nvml.nvmlDeviceGetCount()
     if count == 0:
         return {}
-    facts = {"gpu.driver": _text(nvml.nvmlSystemGetDriverVersion()), "gpu.count": str(count)}
+    facts = {
+        "gpu.driver": _text(nvml.nvmlSystemGetDriverVersion()),
+        "gpu.count": str(count),
+        "gpu.confidential": _mode(nvml, lambda: nvml.nvmlSystemGetConfComputeState().ccFeature),
+        "gpu.mps": "on" if _runs(_MPS, proc) else "off",
+    }
     for index in range(count):
         device = nvml.nvmlDeviceGetHandleByIndex(index)
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(device)
         facts[f"gpu.{index}.name"] = _text(nvml.nvmlDeviceGetName(device))
+        facts[f"gpu.{index}.uuid"] = _text(nvml.nvmlDeviceGetUUID(device))
         facts[f"gpu.{index}.memory"] = str(nvml.nvmlDeviceGetMemoryInfo(device).total)
         facts[f"gpu.{index}.capability"] = f"{major}.{minor}"
-        facts[f"gpu.{index}.mig"] = _mig(nvml, device)
+        facts[f"gpu.{index}.mig"] = _mode(nvml, nvml.nvmlDeviceGetMigMode, device)
+        facts[f"gpu.{index}.persistence"] = _mode(nvml, nvml.nvmlDeviceGetPersistenceMode, device)
     return facts
 
 
-def _mig(nvml: Any, device: Any) -> str:
+def _mode(nvml: Any, question: Callable[..., Any], *arguments: Any) -> str:
+    """on or off; what does not know the question (an older GPU, an older driver) is off."""
     try:
-        mode, _ = nvml.nvmlDeviceGetMigMode(device)
+        answer = question(*arguments)
     except nvml.NVMLError:
-        return "off"  # GPUs that cannot be divided do not know the question
-    return "on" if mode == nvml.NVML_DEVICE_MIG_ENABLE else "off"
+        return "off"
+    # NVML answers some questions with the present mode and the one after the next reset.
+    return "on" if (answer[0] if isinstance(answer, (list, tuple)) else answer) else "off"
+
+
+def _runs(name: bytes, proc: Path) -> bool:
+    for comm in proc.glob("[0-9]*/comm"):
+        try:
+            if comm.read_bytes().rstrip(b"\n") == name:
+                return True
+        except OSError:
+            continue  # it has ended
+    return False
 
 
 def _failed(error: Exception) -> Fingerprint:
