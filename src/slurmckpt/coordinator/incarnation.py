@@ -17,6 +17,7 @@ from slurmckpt.coordinator.journal import Journal
 from slurmckpt.coordinator.plan import Plan, Planner
 from slurmckpt.coordinator.recovery import events
 from slurmckpt.coordinator.rules import Rules
+from slurmckpt.coordinator.script.marks import Marks
 from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.coordinator.step import Step
@@ -34,7 +35,8 @@ class Incarnation:
     """epoch: number of this incarnation. plan: the checkpoint it goes on from.
 
     cold_start: why there is no plan although the job ran before. script: the running batch task, where its sruns have a
-    stand-in. starting: held while a step is started, or while a cut is taken: a step that begins is in neither half.
+    stand-in. marks: of its sruns, over all tries of a restore. starting: held while a step is started, or while a cut
+    is taken: a step that begins is in neither half.
     at_end: told of each step when its pod has ended, while its streams are still open. disowned: the highest number
     that an earlier incarnation may still be writing. superseded: why this one has lost its lease.
     """
@@ -52,6 +54,7 @@ class Incarnation:
     plan: Plan | None = None
     cold_start: str | None = None
     script: Script | None = None
+    marks: Marks = field(default_factory=Marks)
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     at_end: Callable[[Step], None] = lambda _: None
     disowned: int = 0

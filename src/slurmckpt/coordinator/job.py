@@ -144,8 +144,7 @@ class Job:
         return Step.of(hello, name, launch)
 
     def _launch_of(self, hello: Hello) -> Launch | None:
-        script = self._incarnation.script if self._incarnation is not None else None
-        return script.bind(hello) if script is not None else None
+        return self._incarnation.marks.bind(hello) if self._incarnation is not None else None
 
     def holds(self, pid: int) -> bool:
         """Whether a process of this node runs in a pod of this job."""

@@ -61,6 +61,9 @@ class StepRunner:
         """From the tasks' arrival to the end of their pod."""
         incarnation = self._incarnation
         returning = self._returning if self._returning and step.name in self._returning.missing else None
+        if _is_left_over(step):
+            await end_tasks(step, tasks)
+            return
         try:
             plan = incarnation.plan
             if plan is not None and plan.manifest.script_status is not None and step.name == "batch":
@@ -78,8 +81,7 @@ class StepRunner:
                 await self._come_back(returning, step, tasks, groups[0])
             else:
                 async with incarnation.starting:
-                    if step.launch is not None and step.launch.killed:
-                        # Left over from a restore that failed: what has started instead brings a step of its own.
+                    if _is_left_over(step):
                         await end_tasks(step, tasks)
                         return
                     await self._start(step, tasks, groups[0])
@@ -346,6 +348,11 @@ class StepRunner:
 
     def _launcher_outputs(self, step: Step) -> list[OutputHolder]:
         return files_written_by(step.launch.pid, f"srun/{step.name}") if step.launch is not None else []
+
+
+def _is_left_over(step: Step) -> bool:
+    """Whether it comes from a restore that failed: what has started instead brings a step of its own."""
+    return step.launch is not None and step.launch.killed
 
 
 async def _watch(launch: Launch, returning: Returning) -> None:

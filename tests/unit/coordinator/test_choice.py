@@ -13,6 +13,7 @@ from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled, choose, wit
 from slurmckpt.coordinator.pod import Pod, TaskState
 from slurmckpt.coordinator.pod_init import PodSettings
 from slurmckpt.coordinator.script.launch import Launch
+from slurmckpt.coordinator.script.marks import Marks
 from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.step import Step
 from tests.unit.coordinator.parts import GID, UID, launch
@@ -27,7 +28,9 @@ def step(name: str, by: Launch | None = None, runs: bool = True) -> Step:
 
 
 def script(*launches: Launch) -> Script:
-    return Script(cast(Any, None), Path("/"), Path("/"), Path("/"), {}, {}, {one.number: one for one in launches})
+    return Script(
+        cast(Any, None), Path("/"), Path("/"), Path("/"), {}, {}, Marks(), {one.number: one for one in launches}
+    )
 
 
 def ended(number: int) -> Launch:

@@ -18,6 +18,7 @@ from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled, choose
 from slurmckpt.coordinator.group import Captured, capture
 from slurmckpt.coordinator.script import stand_ins
 from slurmckpt.coordinator.script.launch import Launch
+from slurmckpt.coordinator.script.marks import Marks
 from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.script.stand_ins import StandIn, Underway
 from slurmckpt.store.identity import UserFiles
@@ -34,7 +35,7 @@ class Scripted(Stage):
         super().__init__(top, monkeypatch)
         self.refused = SCAN
         self.seen: list[str] = []
-        self.script = Script(cast(Any, None), Path("/"), Path("/"), Path("/"), {b"SLURM_A": b"1"}, {})
+        self.script = Script(cast(Any, None), Path("/"), Path("/"), Path("/"), {b"SLURM_A": b"1"}, {}, Marks())
         self.steps = [running("batch")]
         self.at_look: Callable[[], None] = lambda: None
         monkeypatch.setattr(group, "choose", choose)

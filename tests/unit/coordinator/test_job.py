@@ -18,7 +18,7 @@ from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.job import Job
 from slurmckpt.coordinator.script.launch import Launch
-from slurmckpt.coordinator.script.script import Script
+from slurmckpt.coordinator.script.marks import Marks
 from slurmckpt.coordinator.spec import JobSpec, Options
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.task import Hello
@@ -398,7 +398,9 @@ def test_a_newer_incarnation_ends_the_pods_of_this_one(tmp_path: Path, caplog: p
         job.steps["9"] = Step("9", 1, 1, pod=cast(Any, pod))
         abandoned: list[bool] = []
         job._checkpointer = cast(Any, SimpleNamespace(abandon=lambda: abandoned.append(not pod.running)))
-        job._incarnation = cast(Any, SimpleNamespace(superseded="", epoch=1, script=None, staging=tmp_path / "staging"))
+        job._incarnation = cast(
+            Any, SimpleNamespace(superseded="", epoch=1, marks=Marks(), staging=tmp_path / "staging")
+        )
         job._runner = cast(Any, None)
         job._ready.set()
         await job._superseded("job 7 has a newer incarnation (epoch 2)")
@@ -419,9 +421,11 @@ def test_a_newer_incarnation_ends_the_pods_of_this_one(tmp_path: Path, caplog: p
 
 
 def script_of(job: Job, *launches: Launch) -> None:
-    """Give the job a batch script that runs with these sruns."""
-    script = Script(cast(Any, None), Path("/"), Path("/"), Path("/"), {}, {}, {one.number: one for one in launches})
-    job._incarnation = cast(Incarnation, SimpleNamespace(script=script))
+    """Give the job a batch script that runs with these sruns, whose marks are their numbers."""
+    marks = Marks()
+    for number in range(max((one.number for one in launches), default=-1) + 1):
+        marks.issue(next((one for one in launches if one.number == number), launch(number)))
+    job._incarnation = cast(Incarnation, SimpleNamespace(marks=marks))
 
 
 def steps_of(top: Path, launches: Sequence[Launch], hellos: Sequence[Hello], marks: Sequence[Hello] = ()) -> list[Step]:

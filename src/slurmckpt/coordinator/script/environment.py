@@ -18,9 +18,9 @@ def slurm_variables(environment: Iterable[bytes]) -> dict[bytes, bytes]:
 
 
 def translate(
-    environment: Iterable[bytes], then: Mapping[bytes, bytes], now: Mapping[bytes, bytes], launch: int
+    environment: Iterable[bytes], then: Mapping[bytes, bytes], now: Mapping[bytes, bytes], mark: int
 ) -> list[bytes]:
-    """The environment of srun number `launch` in this incarnation.
+    """The environment of an srun in this incarnation. mark: of its steps (script/marks.py).
 
     then: what Slurm had set when the script began. now: what it has set for this incarnation. A variable that the
     script changed itself stays as it is.
@@ -38,4 +38,4 @@ def translate(
             kept.append(entry)
     # What the first incarnation did not have, such as SLURM_RESTART_COUNT; what the script took away stays away.
     kept += [name + b"=" + value for name, value in now.items() if name not in then and name not in seen]
-    return [*kept, LAUNCH + b"=%d" % launch]
+    return [*kept, LAUNCH + b"=%d" % mark]

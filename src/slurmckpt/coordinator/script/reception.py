@@ -43,6 +43,7 @@ class Reception:
                 settings.paths.libexec,
                 pod.settings.run,
                 then,
+                incarnation.marks,
             )
             if script is None:
                 log.info("job %d: no srun in the PATH of its script", incarnation.spec.job.job_id)

@@ -14,7 +14,7 @@ from slurmckpt.coordinator.payload import Payload
 from slurmckpt.coordinator.script import environment
 from slurmckpt.coordinator.script.find import find_srun
 from slurmckpt.coordinator.script.launch import Launch, Pipes, Surroundings, modes_of
-from slurmckpt.coordinator.task import Hello
+from slurmckpt.coordinator.script.marks import Marks
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ POD_DIRECTORY = "pod"
 class Script:
     """surroundings: of its sruns. then, now: SLURM_* as they were when the script began, and as they are now.
 
-    arriving: stand-ins that have not got their pipes yet. numbered: how many sruns there have been, over all
-    incarnations in which the script goes on.
+    marks: for their steps. arriving: stand-ins that have not got their pipes yet. numbered: how many sruns there have
+    been, over all incarnations in which the script goes on.
     """
 
     surroundings: Surroundings
@@ -37,6 +37,7 @@ class Script:
     target: Path
     then: dict[bytes, bytes]
     now: dict[bytes, bytes]
+    marks: Marks
     launches: dict[int, Launch] = field(default_factory=dict)
     arriving: int = 0
     numbered: int = 0
@@ -74,20 +75,8 @@ class Script:
 
     async def run(self, launch: Launch, pipes: Pipes, descriptors: Sequence[int]) -> None:
         """Start the srun of a launch, in the environment of this incarnation. Raises LaunchError."""
-        variables = environment.translate(launch.payload.environment, self.then, self.now, launch.number)
+        variables = environment.translate(launch.payload.environment, self.then, self.now, self.marks.issue(launch))
         await launch.start(self.surroundings, variables, pipes, descriptors)
-
-    def bind(self, hello: Hello) -> Launch | None:
-        """The launch that brought the step of this task; None when no srun of the script did.
-
-        A step that starts srun itself hands our mark on in its environment: only the first step that shows it is ours.
-        """
-        launch = self.launches.get(hello.launch) if hello.launch is not None else None
-        if launch is None or launch.ended.is_set():
-            return None
-        if not launch.slurm_step:
-            launch.slurm_step = hello.step_name
-        return launch if launch.slurm_step == hello.step_name else None
 
     def running(self) -> list[Launch]:
         """The launches whose srun runs."""
@@ -118,6 +107,7 @@ def prepare(
     libexec: Path,
     run: Path,
     then: Mapping[bytes, bytes] | None,
+    marks: Marks,
 ) -> Script | None:
     """What a batch script needs so that it can be captured while it waits in srun; None where there is no srun to use.
 
@@ -151,4 +141,5 @@ def prepare(
         target=libexec / POD_DIRECTORY,
         then=dict(now if then is None else then),
         now=now,
+        marks=marks,
     )

@@ -87,7 +87,7 @@ def test_an_srun_goes_on_with_the_descriptors_of_its_stand_in(tmp_path: Path, mo
     os.close(shared)
     os.close(pidfd)
     play(scene)
-    assert (tmp_path / "out").read_text() == "7: line 2\n"
+    assert (tmp_path / "out").read_text() == "0: line 2\n"
 
 
 def test_one_that_had_ended_hears_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

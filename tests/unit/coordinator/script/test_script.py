@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slurmckpt.coordinator.script import script as scripts
 from slurmckpt.coordinator.script.launch import LaunchError
+from slurmckpt.coordinator.script.marks import Marks
 from slurmckpt.coordinator.script.script import Script, prepare
-from tests.unit.coordinator.parts import hello, launch
+from tests.unit.coordinator.parts import launch
 from tests.unit.coordinator.script.world import RUNS, World, dead, payload, play, told, until
 
 
@@ -30,17 +30,18 @@ async def launched(script: Script, stand_in: int = 0, environment: list[bytes] |
 
 
 def test_every_srun_is_numbered_in_the_environment_of_now(tmp_path: Path) -> None:
-    world = World(tmp_path, 'echo "$SLURM_CKPT_LAUNCH $SLURM_NODEID $SLURM_NEW"; exit $SLURM_CKPT_LAUNCH')
+    world = World(tmp_path, 'echo "$SLURM_CKPT_LAUNCH $SLURM_NODEID $SLURM_NEW"; exit 4')
     world.script.then, world.script.now = {b"SLURM_NODEID": b"1"}, {b"SLURM_NODEID": b"2", b"SLURM_NEW": b"x"}
     world.script.numbered = 4
 
     async def scene() -> None:
         environment = [b"PATH=/bin", b"SLURM_NODEID=1", b"SLURM_CKPT_LAUNCH=99"]
         assert await launched(world.script, environment=environment) == 4 << 8
-        assert await launched(world.script, environment=[b"SLURM_NODEID=3"]) == 5 << 8
+        assert await launched(world.script, environment=[b"SLURM_NODEID=3"]) == 4 << 8
+        assert list(world.script.launches) == [5]
 
     play(scene)
-    assert (tmp_path / "out").read_text() == "4 2 x\n5 3 x\n"
+    assert (tmp_path / "out").read_text() == "0 2 x\n1 3 x\n"
     assert world.script.numbered == 6
 
 
@@ -109,31 +110,6 @@ def test_one_that_does_not_end_is_not_waited_for_for_ever(
     assert "1 sruns of the script do not end" in caplog.text
 
 
-def test_which_step_is_whose(tmp_path: Path) -> None:
-    script = World(tmp_path).script
-    one, two = launch(1), launch(2)
-    script.launches = {1: one, 2: two}
-    first = replace(hello(step=5), launch=1)
-    assert script.bind(first) is one
-    # Its other tasks, and its mark in a step that this step has started.
-    assert script.bind(replace(first, task=1, ntasks=2)) is one
-    assert script.bind(replace(hello(step=6), launch=1)) is None
-    assert script.bind(replace(hello(step=6), launch=2)) is two
-    assert (one.slurm_step, two.slurm_step) == ("5", "6")
-
-
-def test_steps_that_no_srun_of_the_script_has_brought(tmp_path: Path) -> None:
-    script = World(tmp_path).script
-    over = launch(1)
-    over.ended.set()
-    script.launches = {1: over}
-    assert script.bind(hello()) is None
-    assert script.bind(replace(hello(), launch=7)) is None
-    # An old mark in somebody's environment.
-    assert script.bind(replace(hello(), launch=1)) is None
-    assert over.slurm_step == ""
-
-
 def environment(top: Path) -> list[bytes]:
     return [b"PATH=" + os.fsencode(top), b"SLURM_NODEID=1", b"A=b", b"SLURM_CKPT_LAUNCH=3"]
 
@@ -144,7 +120,7 @@ def test_what_a_script_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     run = tmp_path / "run"
     run.mkdir()
     os.umask(0o077)
-    script = prepare(handed, os.getpid(), (12, 34, [56]), Path("/libexec"), run, None)
+    script = prepare(handed, os.getpid(), (12, 34, [56]), Path("/libexec"), run, None, Marks())
     os.umask(0o022)
     assert script is not None
     program = tmp_path / "srun of 12 {56, 34}"
@@ -162,10 +138,12 @@ def test_what_a_script_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (run / "pod" / "srun").read_bytes() == b""
     # Once more in the same incarnation, after a restore that failed.
     then = {b"SLURM_NODEID": b"0"}
-    again = prepare(handed, os.getpid(), (12, 34, [56]), Path("/libexec"), run, then)
+    again = prepare(handed, os.getpid(), (12, 34, [56]), Path("/libexec"), run, then, Marks())
     assert again is not None and (again.then, again.now) == (then, {b"SLURM_NODEID": b"1"})
 
 
 def test_without_an_srun(tmp_path: Path) -> None:
-    assert prepare(payload([0], [b"PATH=/nowhere"]), os.getpid(), (12, 34, []), Path("/"), tmp_path, None) is None
+    assert (
+        prepare(payload([0], [b"PATH=/nowhere"]), os.getpid(), (12, 34, []), Path("/"), tmp_path, None, Marks()) is None
+    )
     assert list(tmp_path.iterdir()) == []

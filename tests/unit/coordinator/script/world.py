@@ -14,6 +14,7 @@ from pathlib import Path
 
 from slurmckpt.coordinator.payload import Payload
 from slurmckpt.coordinator.script.launch import Launch, Pipes, Surroundings, modes_of
+from slurmckpt.coordinator.script.marks import Marks
 from slurmckpt.coordinator.script.script import Script
 from tests.unit.coordinator.parts import no_descriptor_is_lost
 
@@ -46,7 +47,7 @@ class World:
             gid=os.getgid(),
             groups=[4, 24],
         )
-        self.script = Script(self.surroundings, self.stand_in, top / "pod", top / "target", {}, {})
+        self.script = Script(self.surroundings, self.stand_in, top / "pod", top / "target", {}, {}, Marks())
 
     def behave(self, manner: str) -> None:
         """From now on the launcher is of this manner."""
