@@ -89,9 +89,11 @@ def image(
     )
 
 
-def launch(number: int = 0, source: int = stat.S_IFCHR, output: int = stat.S_IFREG) -> Launch:
-    """An srun that prints into a file and reads from /dev/null, unless told otherwise."""
-    modes = {0: source | 0o600, 1: output | 0o600}
+def launch(
+    number: int = 0, source: int = stat.S_IFCHR, output: int = stat.S_IFREG, errors: int = stat.S_IFREG
+) -> Launch:
+    """An srun that prints into files and reads from /dev/null, unless told otherwise."""
+    modes = {0: source | 0o600, 1: output | 0o600, 2: errors | 0o600}
     return Launch(number, Payload({}, [b"srun"], []), modes, f"pipe:[{number}1]", f"pipe:[{number}2]", pid=os.getpid())
 
 

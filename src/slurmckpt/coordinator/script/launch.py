@@ -119,8 +119,9 @@ class Launch:
 
         Such a step is bound to the script's own progress: it cannot go on while the script runs again from its top.
         """
-        output, source = self.modes.get(1, 0), self.modes.get(0, 0)
-        return not (stat.S_ISREG(output) or stat.S_ISCHR(output)) or not stat.S_ISCHR(source)
+        outputs = [self.modes.get(number, 0) for number in (1, 2)]
+        unread = all(stat.S_ISREG(mode) or stat.S_ISCHR(mode) for mode in outputs)
+        return not unread or not stat.S_ISCHR(self.modes.get(0, 0))
 
     @property
     def is_fed(self) -> bool:

@@ -306,21 +306,22 @@ FILE, PIPE, NULL, SOCKET = stat.S_IFREG, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFSO
 
 
 @pytest.mark.parametrize(
-    ("source", "out", "connected", "fed"),
+    ("source", "out", "errors", "connected", "fed"),
     [
-        (NULL, FILE, False, False),
-        (NULL, NULL, False, False),
-        (NULL, PIPE, True, False),
-        (NULL, SOCKET, True, False),
-        (FILE, FILE, True, True),
-        (PIPE, NULL, True, True),
-        (SOCKET, FILE, True, False),
+        (NULL, FILE, FILE, False, False),
+        (NULL, NULL, NULL, False, False),
+        (NULL, PIPE, FILE, True, False),
+        (NULL, FILE, PIPE, True, False),
+        (NULL, SOCKET, FILE, True, False),
+        (FILE, FILE, FILE, True, True),
+        (PIPE, NULL, NULL, True, True),
+        (SOCKET, FILE, FILE, True, False),
     ],
 )
-def test_what_binds_an_srun_to_its_script(source: int, out: int, connected: bool, fed: bool) -> None:
-    launch = plain(source=source, output=out)
+def test_what_binds_an_srun_to_its_script(source: int, out: int, errors: int, connected: bool, fed: bool) -> None:
+    launch = plain(source=source, output=out, errors=errors)
     assert (launch.is_connected, launch.is_fed) == (connected, fed)
-    assert launch.pipes_inside == [number for number, mode in ((0, source), (1, out)) if mode == PIPE]
+    assert launch.pipes_inside == [number for number, mode in enumerate((source, out, errors)) if mode == PIPE]
 
 
 def test_an_srun_without_standard_streams() -> None:
