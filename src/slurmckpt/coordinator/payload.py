@@ -10,12 +10,16 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from slurmckpt.coordinator.wire import WireError
 
-MAX_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024  # pod/payload.h; Linux itself executes nothing with more than 6 MiB
 _MAX_HEADER = 64 * 1024
 _MAX_WORDS = 1_000_000
+# Of what Python and we keep beside the bytes themselves.
+_COST = 4096
+_COST_OF_WORD = 64
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
@@ -38,6 +42,13 @@ class Payload:
     def command(self) -> str:
         """The command line for messages: its first 200 characters."""
         return " ".join(word.decode("utf-8", "replace") for word in self.argv)[:200]
+
+    @cached_property
+    def cost(self) -> int:
+        """How much memory it takes, in bytes and roughly; never less than that."""
+        words = [*self.argv, *self.environment]
+        header = sum(len(key) + len(value) for key, value in self.header.items())
+        return _COST + 4 * header + sum(map(len, words)) + _COST_OF_WORD * len(words)
 
     def with_environment(self, environment: Sequence[bytes]) -> Payload:
         """The same with another environment."""

@@ -13,12 +13,14 @@ from slurmckpt.coordinator.cgroups import procs_files
 from slurmckpt.coordinator.payload import Payload
 from slurmckpt.coordinator.script import environment
 from slurmckpt.coordinator.script.find import find_srun
-from slurmckpt.coordinator.script.launch import Launch, Pipes, Surroundings, modes_of
+from slurmckpt.coordinator.script.launch import Launch, LaunchError, Pipes, Surroundings, modes_of
 from slurmckpt.coordinator.script.marks import Marks
+from slurmckpt.units import format_bytes
 
 log = logging.getLogger(__name__)
 
 _END_SECONDS = 10
+_MAX_HELD = 128 * 2**20  # some ten thousand sruns at once; this memory is root's, not the job's
 STAND_IN = "srun"
 POD_DIRECTORY = "pod"
 
@@ -53,6 +55,13 @@ class Script:
 
         Raises LaunchError.
         """
+        self._drop_old()
+        held = payload.cost + sum(launch.payload.cost for launch in self.launches.values())
+        if held > _MAX_HELD:
+            raise LaunchError(
+                f"arguments and environments of all sruns of the script take {format_bytes(held)};"
+                f" at most {format_bytes(_MAX_HELD)} are kept in memory"
+            )
         number, self.numbered = self.numbered, self.numbered + 1
         pipes = Pipes.new()
         launch = Launch(
@@ -63,7 +72,6 @@ class Script:
             status_key=pipes.status_key,
             stand_in=stand_in,
         )
-        self._drop_old()
         self.launches[number] = launch
         try:
             await self.run(launch, pipes, descriptors)

@@ -74,6 +74,31 @@ def test_those_whose_stand_in_is_gone_are_forgotten(tmp_path: Path) -> None:
     play(scene)
 
 
+def test_sruns_that_would_take_too_much_memory_are_not_captured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user may start any number of stand-ins, each with 6 MiB of environment, and our memory is root's."""
+    world, large = World(tmp_path), [b"A=" + b"x" * 100_000]
+    monkeypatch.setattr(scripts, "_MAX_HELD", 250_000)
+
+    async def scene() -> None:
+        for _ in range(2):
+            await launched(world.script, stand_in=os.getpid(), environment=large)
+        reason = (
+            r"^arguments and environments of all sruns of the script take 3\d\d kB;"
+            r" at most 250 kB are kept in memory$"
+        )
+        with pytest.raises(LaunchError, match=reason):
+            await launched(world.script, environment=large)
+        assert await launched(world.script, environment=[b"A=b"]) == 0
+        # Those that are over, and whose stand-ins know it, count no more.
+        for one in world.script.launches.values():
+            one.stand_in = 0x7FFFFFFF
+        assert await launched(world.script, environment=large) == 0
+
+    play(scene)
+
+
 def test_the_end_of_all(tmp_path: Path) -> None:
     world = World(tmp_path, RUNS)
 
