@@ -14,6 +14,7 @@ from typing import Any
 
 from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.job import Job
+from slurmckpt.coordinator.patience import reassure
 from slurmckpt.coordinator.proc import ended
 from slurmckpt.coordinator.task import parse_hello, parse_start
 from slurmckpt.coordinator.wire import Channel, WireError
@@ -115,7 +116,7 @@ class Server:
                 await task.run_directly()
                 return
             step.add(task)
-            _keep(task.reassure(), self._reassurances)
+            _keep(reassure(task.channel), self._reassurances)
             channel = None  # type: ignore[assignment]
         except (WireError, OSError) as error:
             log.warning("task socket: %s", error)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import hashlib
 import os
 import re
@@ -16,7 +14,6 @@ from slurmckpt.coordinator.wire import Channel, Message, WireError
 
 BATCH_STEP = 0xFFFFFFFB
 _LAUNCH = re.compile(r"[0-9]{1,9}", re.ASCII)
-_REASSURE_SECONDS = 5.0  # a shim waits six times as long (pod/shim.c)
 
 
 @dataclass(frozen=True)
@@ -69,16 +66,6 @@ class Task:
     async def say(self, text: str) -> None:
         """One line on the task's stderr."""
         await self.channel.send("SAY", [("text", text)])
-
-    async def reassure(self) -> None:
-        """Say now and then that the answer is still to come; a shim that hears nothing runs its task by itself.
-
-        Returns when the task has been answered, or its shim is gone.
-        """
-        with contextlib.suppress(ConnectionError):
-            while True:
-                await asyncio.sleep(_REASSURE_SECONDS)
-                await self.channel.send("WAIT")
 
     async def run_directly(self) -> None:
         """Fail open: the shim executes the task itself."""

@@ -289,22 +289,3 @@ def test_a_channel_is_closed_by_its_caller_when_start_is_refused() -> None:
         other.close()
 
     asyncio.run(scene())
-
-
-def test_a_shim_that_waits_hears_that_it_does_not_wait_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it is answered: nothing may come after that."""
-    monkeypatch.setattr("slurmckpt.coordinator.task._REASSURE_SECONDS", 0.001)
-
-    async def scene() -> None:
-        one, other = channels()
-        waiting = task(one)
-        reassuring = asyncio.create_task(waiting.reassure())
-        for _ in range(3):
-            message = await asyncio.wait_for(other.receive(), 10)
-            assert message is not None and message.verb == "WAIT"
-        await waiting.run_directly()
-        await asyncio.wait_for(reassuring, 10)
-        other.close()
-
-    with no_descriptor_is_lost():
-        asyncio.run(scene())

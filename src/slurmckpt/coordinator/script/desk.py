@@ -10,6 +10,7 @@ import socket
 
 from slurmckpt.coordinator import payload as payloads
 from slurmckpt.coordinator.notices import PREFIX
+from slurmckpt.coordinator.patience import reassured
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.wire import Channel, Message, WireError
@@ -93,7 +94,8 @@ class Desk:
             payload = payloads.from_memfd(handed)
             if len(payload.numbers("fds")) != len(descriptors):
                 raise WireError(f"LAUNCH with {len(descriptors)} descriptors for fds={payload.header.get('fds')!r:.80}")
-            launch, pipes = await self._script.launch(payload, descriptors, pid)
+            async with reassured(channel):
+                launch, pipes = await self._script.launch(payload, descriptors, pid)
         finally:
             message.close()
         try:

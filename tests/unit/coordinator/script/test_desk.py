@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from slurmckpt.coordinator import patience
 from slurmckpt.coordinator import payload as payloads
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.script import desk as desks
@@ -109,6 +110,21 @@ def test_an_srun_of_the_script(tmp_path: Path) -> None:
 
     serve(world, scene)
     assert (tmp_path / "out").read_text() == "from srun\n"
+
+
+def test_a_stand_in_whose_srun_is_slow_to_start_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_REASSURE_SECONDS", 0.01)
+    world = World(tmp_path, "sleep 0.2", manner="late")
+
+    async def scene() -> None:
+        stand_in = StandIn(world)
+        null = os.open(os.devnull, os.O_RDWR)
+        stand_in.hand_over([null], fds=[1])
+        os.close(null)
+        *before, last = await stand_in.heard()
+        assert set(before) == {"WAIT"} and last == "LAUNCHED"
+
+    serve(world, scene)
 
 
 def test_a_stand_in_that_is_killed_ends_its_srun(tmp_path: Path) -> None:
