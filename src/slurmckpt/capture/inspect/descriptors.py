@@ -81,6 +81,15 @@ class FileDescriptor:
         )
 
     @property
+    def is_written_in_place(self) -> bool:
+        """Whether what the file holds may be changed through it, beside being cut off: not where it only appends.
+
+        Who can only write, and stands at the end, writes a file from its beginning to its end, as a shell's `>` does.
+        """
+        sequential = self.flags & os.O_ACCMODE == os.O_WRONLY and self.position == self.status.st_size
+        return self.is_written and not self.flags & os.O_APPEND and not sequential
+
+    @property
     def is_anonymous_memory(self) -> bool:
         """memfd_create(2): it lies on a mount of the kernel's own that no namespace shows."""
         return self.path.startswith("/memfd:") and self.status.st_nlink == 0

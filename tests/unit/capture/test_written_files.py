@@ -1,0 +1,51 @@
+"""Which files of a pod are written at their end only, and which may change where they have content already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurmckpt.capture.preflight import scan
+
+pytestmark = pytest.mark.root
+
+
+def test_how_each_file_is_written(make_pod: Callable[..., Any], tmp_path: Path) -> None:
+    pod = make_pod(
+        f"""
+import ctypes
+os.chdir({str(tmp_path)!r})
+def opened(name, flags, at=None):
+    with open(name, "w") as file:
+        file.write("0123456789")
+    descriptor = os.open(name, flags | os.O_CREAT)
+    if at is not None:
+        os.lseek(descriptor, at, os.SEEK_SET)
+    return descriptor
+keep = [
+    opened("appended", os.O_WRONLY | os.O_APPEND), opened("read and appended", os.O_RDWR | os.O_APPEND, 3),
+    opened("written to its end", os.O_WRONLY, 10), opened("begun again", os.O_WRONLY, 0),
+    opened("read and written", os.O_RDWR, 10), opened("read", os.O_RDONLY),
+    opened("both", os.O_WRONLY | os.O_APPEND), os.open("both", os.O_RDWR),
+]
+mmap = ctypes.CDLL(None, use_errno=True).mmap
+mmap.restype = ctypes.c_void_p
+descriptor = opened("mapped", os.O_RDWR)
+assert mmap(None, ctypes.c_size_t(4096), 3, 1, descriptor, ctypes.c_long(0)) != 2**64 - 1
+os.close(descriptor)
+ready()
+"""
+    )
+    found = {Path(file.path).name: (file.in_place, file.mapped) for file in scan(pod.init, pod.leader).open_files}
+    assert found == {
+        "appended": (False, False),
+        "read and appended": (False, False),
+        "written to its end": (False, False),
+        "begun again": (True, False),
+        "read and written": (True, False),
+        "both": (True, False),
+        "mapped": (True, True),
+    }
