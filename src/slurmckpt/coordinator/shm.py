@@ -12,19 +12,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import stat
 import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
 
+from slurmckpt.coordinator import archive as archiving
 from slurmckpt.errors import SlurmckptError
 
 ARCHIVE = "shm.tar"
 _MODE = 0o1777
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: what has become a FIFO since it was looked at must not hold us up.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ShmError(SlurmckptError):
@@ -63,13 +60,16 @@ def save(directory: Path, archive: Path) -> bool:
     To be called while the captured ranks stand still. Unix sockets and devices are left out.
     """
     try:
-        top = os.open(directory, _DIRECTORY)
+        top = os.open(directory, archiving.DIRECTORY)
         try:
             if not os.listdir(top):
                 return False
             target = os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(target, "wb") as file, tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-                _add_all(tar, top, "", {})
+            try:
+                with archiving.written_to(target) as tar:
+                    archiving.add_all(tar, top)
+            finally:
+                os.close(target)
         finally:
             os.close(top)
     except (OSError, RecursionError) as error:
@@ -88,7 +88,9 @@ def fill(directory: Path, archive: Path) -> None:
                 # Owners and modes as they were: the mount takes no set-user-id and no device (PEP 706).
                 tar.extraction_filter = lambda member, _: member
                 for member in tar:
-                    _check(member)
+                    # The archive is ours and signed; its names are the user's.
+                    if not archiving.is_safe(member):
+                        raise ShmError(f"/dev/shm of the job holds {member.name!r}, which is not restored")
                     tar.extract(member, private, numeric_owner=True)
             for name in os.listdir(private):
                 os.rename(private / name, directory / name)
@@ -108,60 +110,6 @@ def clear(directory: Path) -> None:
                 os.unlink(entry.path)
     except OSError as error:
         raise ShmError(f"/dev/shm of the job cannot be emptied: {error}") from error
-
-
-def _add_all(tar: tarfile.TarFile, directory: int, prefix: str, seen: dict[tuple[int, int], str]) -> None:
-    """The content of one directory. seen: files with more than one name, by device and inode."""
-    for name in sorted(os.listdir(directory)):
-        # What somebody else removes while we look was not the captured ranks' to keep.
-        with contextlib.suppress(FileNotFoundError):
-            mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
-            if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
-                flags = _DIRECTORY if stat.S_ISDIR(mode) else _FILE
-                descriptor = os.open(name, flags, dir_fd=directory)
-                try:
-                    _add_open(tar, descriptor, prefix + name, seen)
-                finally:
-                    os.close(descriptor)
-            elif stat.S_ISLNK(mode) or stat.S_ISFIFO(mode):
-                member = _member(prefix + name, os.stat(name, dir_fd=directory, follow_symlinks=False))
-                member.type = tarfile.FIFOTYPE
-                if stat.S_ISLNK(mode):
-                    member.type, member.linkname = tarfile.SYMTYPE, os.readlink(name, dir_fd=directory)
-                tar.addfile(member)
-
-
-def _add_open(tar: tarfile.TarFile, descriptor: int, path: str, seen: dict[tuple[int, int], str]) -> None:
-    status = os.fstat(descriptor)
-    member = _member(path, status)
-    if stat.S_ISDIR(status.st_mode):
-        member.type = tarfile.DIRTYPE
-        tar.addfile(member)
-        _add_all(tar, descriptor, path + "/", seen)
-    elif stat.S_ISREG(status.st_mode):
-        first = seen.setdefault((status.st_dev, status.st_ino), path)
-        if first != path:
-            member.type, member.linkname = tarfile.LNKTYPE, first
-            tar.addfile(member)
-        else:
-            member.size = status.st_size
-            with open(descriptor, "rb", closefd=False) as content:
-                tar.addfile(member, content)
-
-
-def _member(path: str, status: os.stat_result) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(path)
-    member.mode, member.uid, member.gid = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
-    member.mtime = int(status.st_mtime)
-    return member
-
-
-def _check(member: tarfile.TarInfo) -> None:
-    # The archive is ours and signed; its names are the user's.
-    kind = member.isreg() or member.isdir() or member.issym() or member.isfifo() or member.islnk()
-    names = [member.name, member.linkname] if member.islnk() else [member.name]
-    if not kind or any(name.startswith("/") or ".." in name.split("/") for name in names):
-        raise ShmError(f"/dev/shm of the job holds {member.name!r}, which is not restored")
 
 
 def _run(*command: str) -> None:
