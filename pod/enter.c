@@ -1,7 +1,7 @@
 /*
- * enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] [--restores] -- PROGRAM ARG...: runs a program inside
- * a pod (CRIU, for one) and ends as the program ends. All inherited descriptors are passed on. A guarded program holds processes of the pod
- * still: see guard.h.
+ * enter --pid POD_INIT [--keep-ipc] [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] [--restores] -- PROGRAM ARG...: runs a
+ * program inside a pod (CRIU, for one) and ends as the program ends. All inherited descriptors are passed on. With --keep-ipc it stays in the
+ * caller's IPC namespace. A guarded program holds processes of the pod still: see guard.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,11 +25,13 @@
 #include "sane.h"
 #include "signals.h"
 
-#define USAGE "enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] [--restores] -- PROGRAM ARG..."
+#define USAGE                                                                                                                              \
+	"enter --pid POD_INIT [--keep-ipc] [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] [--restores] -- PROGRAM ARG..."
 #define INSANE "CRIU was killed and a process of the pod cannot be brought back, so the pod is ended"
 
 struct options {
 	pid_t pid;
+	bool keep_ipc;
 	char **cgroups;		/* as many as argv has at most */
 	size_t cgroup_count;
 	bool has_real_id;
@@ -60,6 +62,7 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 {
 	static const struct option known[] = {
 		{"pid", required_argument, NULL, 'p'},
+		{"keep-ipc", no_argument, NULL, 'i'},
 		{"cgroup", required_argument, NULL, 'c'},
 		{"real-id", required_argument, NULL, 'r'},
 		{"guard", required_argument, NULL, 'g'},
@@ -76,6 +79,8 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 	while ((option = getopt_long(argc, argv, "+", known, NULL)) != -1) {
 		if (option == 'p' && (!parse_number(optarg, 10, INT_MAX, &pid) || pid < 2))
 			return refuse(reason, "--pid %s is not the pid of a pod init", optarg);
+		if (option == 'i')
+			options->keep_ipc = true;
 		if (option == 'c')
 			options->cgroups[options->cgroup_count++] = optarg;
 		if (option == 'r' && !parse_real_id(optarg, options))
@@ -95,17 +100,18 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 }
 
 /* Opened before any is joined: the mount namespace decides what /proc shows. Joined last for the same reason. */
-static int join_namespaces(pid_t pid, struct reason *reason)
+static int join_namespaces(pid_t pid, bool keep_ipc, struct reason *reason)
 {
 	static const char *const names[] = {"ipc", "net", "pid", "mnt"};
 	int fds[] = {-1, -1, -1, -1};
+	const size_t first = keep_ipc ? 1 : 0;
 	int result = 0;
 
-	for (size_t i = 0; i < 4 && !result; i++) {
+	for (size_t i = first; i < 4 && !result; i++) {
 		fds[i] = namespace_open(pid, names[i], reason);
 		result = fds[i] < 0 ? -1 : 0;
 	}
-	for (size_t i = 0; i < 4 && !result; i++)
+	for (size_t i = first; i < 4 && !result; i++)
 		result = namespace_join(fds[i], names[i], reason);
 	for (size_t i = 0; i < 4; i++) {
 		if (fds[i] >= 0)
@@ -174,7 +180,7 @@ int main(int argc, char **argv)
 		if (cgroup_join(options.cgroups[i], &reason))
 			goto out;
 	}
-	if (join_namespaces(options.pid, &reason))
+	if (join_namespaces(options.pid, options.keep_ipc, &reason))
 		goto out;
 	if (options.guard.beat >= 0)
 		fcntl(options.guard.beat, F_SETFD, FD_CLOEXEC);

@@ -203,6 +203,8 @@ async def restore(installation: Installation, target: Target, images: Path, hook
         file_locks=True,
         notify_scripts=True,
     )
+    # The image holds the IPC namespace as one that CRIU is not in; what it holds goes into that of pod init.
+    opts.join_ns.add(ns="ipc", ns_file="1")
     for key, descriptor in hooks.inherit.items():
         opts.inherit_fd.add(key=key, fd=descriptor)
 
@@ -259,7 +261,8 @@ async def _swrk(
     ours.setblocking(False)
     beat, heart = os.pipe()
     os.set_blocking(heart, False)
-    command = [str(target.enter), "--pid", str(target.pod_init)]
+    # From outside CRIU takes the IPC namespace for the tree's own, and dumps what is in it.
+    command = [str(target.enter), "--pid", str(target.pod_init), "--keep-ipc"]
     for path in target.cgroups:
         command += ["--cgroup", str(path)]
     if installation.needs_real_id:

@@ -24,31 +24,33 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0e\x63riu_rpc.proto\x12\x0eslurmckpt.criu\"%\n\ninherit_fd\x12\x0b\n\x03key\x18\x01 \x02(\t\x12\n\n\x02\x66\x64\x18\x02 \x02(\x05\"\xad\x03\n\tcriu_opts\x12\x19\n\rimages_dir_fd\x18\x01 \x02(\x05:\x02-1\x12\x12\n\nimages_dir\x18\x44 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x05\x12\x15\n\rleave_running\x18\x03 \x01(\x08\x12\x17\n\x0ftcp_established\x18\x05 \x01(\x08\x12\x12\n\nfile_locks\x18\x08 \x01(\x08\x12\x14\n\tlog_level\x18\t \x01(\x05:\x01\x32\x12\x10\n\x08log_file\x18\n \x01(\t\x12\x16\n\x0enotify_scripts\x18\x0c \x01(\x08\x12\x12\n\nlink_remap\x18\x12 \x01(\x08\x12\x16\n\x0emanage_cgroups\x18\x18 \x01(\x08\x12.\n\ninherit_fd\x18\x1b \x03(\x0b\x32\x1a.slurmckpt.criu.inherit_fd\x12\x1c\n\x0bghost_limit\x18# \x01(\r:\x07\x31\x30\x34\x38\x35\x37\x36\x12\x10\n\x08\x65xternal\x18% \x03(\t\x12\x0f\n\x07timeout\x18- \x01(\r\x12\x43\n\x0cnetwork_lock\x18@ \x01(\x0e\x32#.slurmckpt.criu.network_lock_method:\x08IPTABLES\"\"\n\x0e\x63riu_dump_resp\x12\x10\n\x08restored\x18\x01 \x01(\x08\" \n\x11\x63riu_restore_resp\x12\x0b\n\x03pid\x18\x01 \x02(\x05\"*\n\x0b\x63riu_notify\x12\x0e\n\x06script\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x05\"\x8b\x01\n\x08\x63riu_req\x12+\n\x04type\x18\x01 \x02(\x0e\x32\x1d.slurmckpt.criu.criu_req_type\x12\'\n\x04opts\x18\x02 \x01(\x0b\x32\x19.slurmckpt.criu.criu_opts\x12\x16\n\x0enotify_success\x18\x03 \x01(\x08\x12\x11\n\tkeep_open\x18\x04 \x01(\x08\"[\n\x0c\x63riu_version\x12\x14\n\x0cmajor_number\x18\x01 \x02(\x05\x12\x14\n\x0cminor_number\x18\x02 \x02(\x05\x12\r\n\x05gitid\x18\x03 \x01(\t\x12\x10\n\x08sublevel\x18\x04 \x01(\x05\"\xac\x02\n\tcriu_resp\x12+\n\x04type\x18\x01 \x02(\x0e\x32\x1d.slurmckpt.criu.criu_req_type\x12\x0f\n\x07success\x18\x02 \x02(\x08\x12,\n\x04\x64ump\x18\x03 \x01(\x0b\x32\x1e.slurmckpt.criu.criu_dump_resp\x12\x32\n\x07restore\x18\x04 \x01(\x0b\x32!.slurmckpt.criu.criu_restore_resp\x12+\n\x06notify\x18\x05 \x01(\x0b\x32\x1b.slurmckpt.criu.criu_notify\x12\x10\n\x08\x63r_errno\x18\x07 \x01(\x05\x12\x11\n\tcr_errmsg\x18\t \x01(\t\x12-\n\x07version\x18\n \x01(\x0b\x32\x1c.slurmckpt.criu.criu_version*;\n\x13network_lock_method\x12\x0c\n\x08IPTABLES\x10\x01\x12\x0c\n\x08NFTABLES\x10\x02\x12\x08\n\x04SKIP\x10\x03*U\n\rcriu_req_type\x12\t\n\x05\x45MPTY\x10\x00\x12\x08\n\x04\x44UMP\x10\x01\x12\x0b\n\x07RESTORE\x10\x02\x12\t\n\x05\x43HECK\x10\x03\x12\n\n\x06NOTIFY\x10\x06\x12\x0b\n\x07VERSION\x10\n')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0e\x63riu_rpc.proto\x12\x0eslurmckpt.criu\"%\n\ninherit_fd\x12\x0b\n\x03key\x18\x01 \x02(\t\x12\n\n\x02\x66\x64\x18\x02 \x02(\x05\"-\n\x0ejoin_namespace\x12\n\n\x02ns\x18\x01 \x02(\t\x12\x0f\n\x07ns_file\x18\x02 \x02(\t\"\xde\x03\n\tcriu_opts\x12\x19\n\rimages_dir_fd\x18\x01 \x02(\x05:\x02-1\x12\x12\n\nimages_dir\x18\x44 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x05\x12\x15\n\rleave_running\x18\x03 \x01(\x08\x12\x17\n\x0ftcp_established\x18\x05 \x01(\x08\x12\x12\n\nfile_locks\x18\x08 \x01(\x08\x12\x14\n\tlog_level\x18\t \x01(\x05:\x01\x32\x12\x10\n\x08log_file\x18\n \x01(\t\x12\x16\n\x0enotify_scripts\x18\x0c \x01(\x08\x12\x12\n\nlink_remap\x18\x12 \x01(\x08\x12\x16\n\x0emanage_cgroups\x18\x18 \x01(\x08\x12.\n\ninherit_fd\x18\x1b \x03(\x0b\x32\x1a.slurmckpt.criu.inherit_fd\x12\x1c\n\x0bghost_limit\x18# \x01(\r:\x07\x31\x30\x34\x38\x35\x37\x36\x12\x10\n\x08\x65xternal\x18% \x03(\t\x12/\n\x07join_ns\x18\' \x03(\x0b\x32\x1e.slurmckpt.criu.join_namespace\x12\x0f\n\x07timeout\x18- \x01(\r\x12\x43\n\x0cnetwork_lock\x18@ \x01(\x0e\x32#.slurmckpt.criu.network_lock_method:\x08IPTABLES\"\"\n\x0e\x63riu_dump_resp\x12\x10\n\x08restored\x18\x01 \x01(\x08\" \n\x11\x63riu_restore_resp\x12\x0b\n\x03pid\x18\x01 \x02(\x05\"*\n\x0b\x63riu_notify\x12\x0e\n\x06script\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x05\"\x8b\x01\n\x08\x63riu_req\x12+\n\x04type\x18\x01 \x02(\x0e\x32\x1d.slurmckpt.criu.criu_req_type\x12\'\n\x04opts\x18\x02 \x01(\x0b\x32\x19.slurmckpt.criu.criu_opts\x12\x16\n\x0enotify_success\x18\x03 \x01(\x08\x12\x11\n\tkeep_open\x18\x04 \x01(\x08\"[\n\x0c\x63riu_version\x12\x14\n\x0cmajor_number\x18\x01 \x02(\x05\x12\x14\n\x0cminor_number\x18\x02 \x02(\x05\x12\r\n\x05gitid\x18\x03 \x01(\t\x12\x10\n\x08sublevel\x18\x04 \x01(\x05\"\xac\x02\n\tcriu_resp\x12+\n\x04type\x18\x01 \x02(\x0e\x32\x1d.slurmckpt.criu.criu_req_type\x12\x0f\n\x07success\x18\x02 \x02(\x08\x12,\n\x04\x64ump\x18\x03 \x01(\x0b\x32\x1e.slurmckpt.criu.criu_dump_resp\x12\x32\n\x07restore\x18\x04 \x01(\x0b\x32!.slurmckpt.criu.criu_restore_resp\x12+\n\x06notify\x18\x05 \x01(\x0b\x32\x1b.slurmckpt.criu.criu_notify\x12\x10\n\x08\x63r_errno\x18\x07 \x01(\x05\x12\x11\n\tcr_errmsg\x18\t \x01(\t\x12-\n\x07version\x18\n \x01(\x0b\x32\x1c.slurmckpt.criu.criu_version*;\n\x13network_lock_method\x12\x0c\n\x08IPTABLES\x10\x01\x12\x0c\n\x08NFTABLES\x10\x02\x12\x08\n\x04SKIP\x10\x03*U\n\rcriu_req_type\x12\t\n\x05\x45MPTY\x10\x00\x12\x08\n\x04\x44UMP\x10\x01\x12\x0b\n\x07RESTORE\x10\x02\x12\t\n\x05\x43HECK\x10\x03\x12\n\n\x06NOTIFY\x10\x06\x12\x0b\n\x07VERSION\x10\n')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'criu_rpc_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NETWORK_LOCK_METHOD']._serialized_start=1157
-  _globals['_NETWORK_LOCK_METHOD']._serialized_end=1216
-  _globals['_CRIU_REQ_TYPE']._serialized_start=1218
-  _globals['_CRIU_REQ_TYPE']._serialized_end=1303
+  _globals['_NETWORK_LOCK_METHOD']._serialized_start=1253
+  _globals['_NETWORK_LOCK_METHOD']._serialized_end=1312
+  _globals['_CRIU_REQ_TYPE']._serialized_start=1314
+  _globals['_CRIU_REQ_TYPE']._serialized_end=1399
   _globals['_INHERIT_FD']._serialized_start=34
   _globals['_INHERIT_FD']._serialized_end=71
-  _globals['_CRIU_OPTS']._serialized_start=74
-  _globals['_CRIU_OPTS']._serialized_end=503
-  _globals['_CRIU_DUMP_RESP']._serialized_start=505
-  _globals['_CRIU_DUMP_RESP']._serialized_end=539
-  _globals['_CRIU_RESTORE_RESP']._serialized_start=541
-  _globals['_CRIU_RESTORE_RESP']._serialized_end=573
-  _globals['_CRIU_NOTIFY']._serialized_start=575
-  _globals['_CRIU_NOTIFY']._serialized_end=617
-  _globals['_CRIU_REQ']._serialized_start=620
-  _globals['_CRIU_REQ']._serialized_end=759
-  _globals['_CRIU_VERSION']._serialized_start=761
-  _globals['_CRIU_VERSION']._serialized_end=852
-  _globals['_CRIU_RESP']._serialized_start=855
-  _globals['_CRIU_RESP']._serialized_end=1155
+  _globals['_JOIN_NAMESPACE']._serialized_start=73
+  _globals['_JOIN_NAMESPACE']._serialized_end=118
+  _globals['_CRIU_OPTS']._serialized_start=121
+  _globals['_CRIU_OPTS']._serialized_end=599
+  _globals['_CRIU_DUMP_RESP']._serialized_start=601
+  _globals['_CRIU_DUMP_RESP']._serialized_end=635
+  _globals['_CRIU_RESTORE_RESP']._serialized_start=637
+  _globals['_CRIU_RESTORE_RESP']._serialized_end=669
+  _globals['_CRIU_NOTIFY']._serialized_start=671
+  _globals['_CRIU_NOTIFY']._serialized_end=713
+  _globals['_CRIU_REQ']._serialized_start=716
+  _globals['_CRIU_REQ']._serialized_end=855
+  _globals['_CRIU_VERSION']._serialized_start=857
+  _globals['_CRIU_VERSION']._serialized_end=948
+  _globals['_CRIU_RESP']._serialized_start=951
+  _globals['_CRIU_RESP']._serialized_end=1251
 # @@protoc_insertion_point(module_scope)

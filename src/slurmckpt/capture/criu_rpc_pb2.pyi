@@ -81,6 +81,26 @@ class inherit_fd(google.protobuf.message.Message):
 global___inherit_fd = inherit_fd
 
 @typing.final
+class join_namespace(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NS_FIELD_NUMBER: builtins.int
+    NS_FILE_FIELD_NUMBER: builtins.int
+    ns: builtins.str
+    ns_file: builtins.str
+    """a path, or a pid"""
+    def __init__(
+        self,
+        *,
+        ns: builtins.str | None = ...,
+        ns_file: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["ns", b"ns", "ns_file", b"ns_file"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ns", b"ns", "ns_file", b"ns_file"]) -> None: ...
+
+global___join_namespace = join_namespace
+
+@typing.final
 class criu_opts(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -98,6 +118,7 @@ class criu_opts(google.protobuf.message.Message):
     INHERIT_FD_FIELD_NUMBER: builtins.int
     GHOST_LIMIT_FIELD_NUMBER: builtins.int
     EXTERNAL_FIELD_NUMBER: builtins.int
+    JOIN_NS_FIELD_NUMBER: builtins.int
     TIMEOUT_FIELD_NUMBER: builtins.int
     NETWORK_LOCK_FIELD_NUMBER: builtins.int
     images_dir_fd: builtins.int
@@ -119,6 +140,8 @@ class criu_opts(google.protobuf.message.Message):
     def inherit_fd(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___inherit_fd]: ...
     @property
     def external(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def join_ns(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___join_namespace]: ...
     def __init__(
         self,
         *,
@@ -136,11 +159,12 @@ class criu_opts(google.protobuf.message.Message):
         inherit_fd: collections.abc.Iterable[global___inherit_fd] | None = ...,
         ghost_limit: builtins.int | None = ...,
         external: collections.abc.Iterable[builtins.str] | None = ...,
+        join_ns: collections.abc.Iterable[global___join_namespace] | None = ...,
         timeout: builtins.int | None = ...,
         network_lock: global___network_lock_method.ValueType | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["file_locks", b"file_locks", "ghost_limit", b"ghost_limit", "images_dir", b"images_dir", "images_dir_fd", b"images_dir_fd", "leave_running", b"leave_running", "link_remap", b"link_remap", "log_file", b"log_file", "log_level", b"log_level", "manage_cgroups", b"manage_cgroups", "network_lock", b"network_lock", "notify_scripts", b"notify_scripts", "pid", b"pid", "tcp_established", b"tcp_established", "timeout", b"timeout"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["external", b"external", "file_locks", b"file_locks", "ghost_limit", b"ghost_limit", "images_dir", b"images_dir", "images_dir_fd", b"images_dir_fd", "inherit_fd", b"inherit_fd", "leave_running", b"leave_running", "link_remap", b"link_remap", "log_file", b"log_file", "log_level", b"log_level", "manage_cgroups", b"manage_cgroups", "network_lock", b"network_lock", "notify_scripts", b"notify_scripts", "pid", b"pid", "tcp_established", b"tcp_established", "timeout", b"timeout"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["external", b"external", "file_locks", b"file_locks", "ghost_limit", b"ghost_limit", "images_dir", b"images_dir", "images_dir_fd", b"images_dir_fd", "inherit_fd", b"inherit_fd", "join_ns", b"join_ns", "leave_running", b"leave_running", "link_remap", b"link_remap", "log_file", b"log_file", "log_level", b"log_level", "manage_cgroups", b"manage_cgroups", "network_lock", b"network_lock", "notify_scripts", b"notify_scripts", "pid", b"pid", "tcp_established", b"tcp_established", "timeout", b"timeout"]) -> None: ...
 
 global___criu_opts = criu_opts
 

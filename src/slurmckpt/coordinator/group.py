@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurmckpt import faults
+from slurmckpt.capture import sysvipc
 from slurmckpt.capture.preflight import PodScan
 from slurmckpt.coordinator import outputs, shm
 from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled, choose, without_script
@@ -105,6 +106,7 @@ async def _prepare(
             raise Skipped("; ".join(found.refusals[:3]))
         check_owners(found, participant.pod.uid)
         needed += sum(resident_bytes(process.pid) for process in found.processes)
+        needed += (await asyncio.to_thread(sysvipc.look, participant.pod.init_pid)).bytes
     free = shutil.disk_usage(directory).free
     if free - needed < tools.reserve:
         raise Skipped(

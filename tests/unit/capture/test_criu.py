@@ -118,8 +118,8 @@ def test_a_dump(node: Node) -> None:
     node.dump()
     assert node.events == ["starting", "frozen", "dumped"]
     assert (node.images / "external").read_text() == "file[1:2]"
-    assert node.arguments[:3] == ["--pid", "4242", "--guard"]
-    assert node.arguments[4:7] == ["--", "/usr/sbin/criu", "swrk"]
+    assert node.arguments[:4] == ["--pid", "4242", "--keep-ipc", "--guard"]
+    assert node.arguments[5:8] == ["--", "/usr/sbin/criu", "swrk"]
     request = (node.images / "request").read_text()
     for field in ("type: DUMP", "images_dir_fd: -1", "pid: 100", "leave_running: true", "tcp_established: true"):
         assert field in request
@@ -140,7 +140,7 @@ def test_criu_gets_a_clean_environment_and_no_plugins(node: Node, monkeypatch: p
 def test_the_jobs_real_ids_where_root_lacks_a_capability(node: Node) -> None:
     node.program(GOOD_DUMP)
     node.dump(real_id=True)
-    assert node.arguments[:5] == ["--pid", "4242", "--real-id", "1000:100", "--guard"]
+    assert node.arguments[:6] == ["--pid", "4242", "--keep-ipc", "--real-id", "1000:100", "--guard"]
 
 
 @pytest.mark.parametrize("error", [CriuError("output did not settle"), KeyError("a fault of ours"), OSError(5, "io")])
@@ -222,6 +222,7 @@ def test_a_restore(node: Node) -> None:
     node.program(
         """
         assert request.opts.images_dir_fd == -1 and not request.opts.leave_running
+        assert [(each.ns, each.ns_file) for each in request.opts.join_ns] == [("ipc", "1")]
         for each in request.opts.inherit_fd:
             os.write(each.fd, each.key.encode())
         said = notify("setup-namespaces")
@@ -233,7 +234,8 @@ def test_a_restore(node: Node) -> None:
     )
     node.restore({"pipe:[7]": writer}, Path("/sys/fs/cgroup/a/cgroup.procs"))
     assert node.events == ["restored"]
-    assert node.arguments[:5] == ["--pid", "4242", "--cgroup", "/sys/fs/cgroup/a/cgroup.procs", "--guard"]
+    cgroup = ["--cgroup", "/sys/fs/cgroup/a/cgroup.procs"]
+    assert node.arguments[:6] == ["--pid", "4242", "--keep-ipc", *cgroup, "--guard"]
     os.close(writer)
     assert os.read(reader, 100) == b"pipe:[7]"
     os.close(reader)

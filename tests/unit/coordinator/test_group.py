@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from slurmckpt.capture import criu
+from slurmckpt.capture import criu, sysvipc
 from slurmckpt.capture.preflight import OpenFile, PodScan
 from slurmckpt.coordinator import freeze, group
 from slurmckpt.coordinator.choice import Choice, Skipped
@@ -112,6 +112,7 @@ class Stage:
         monkeypatch.setattr(group, "look", self._scan)
         monkeypatch.setattr(freeze, "drain", self._drain)
         monkeypatch.setattr(group, "choose", self._choose)
+        monkeypatch.setattr(sysvipc, "look", lambda init_pid: sysvipc.Objects())
 
     @staticmethod
     def _choose(steps: list[Step], script: None) -> Choice:

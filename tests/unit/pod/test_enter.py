@@ -24,8 +24,8 @@ pytestmark = pytest.mark.root
 
 ENTER = POD / "enter"
 USAGE = (
-    "usage: enter --pid POD_INIT [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] [--restores]"
-    " -- PROGRAM ARG..."
+    "usage: enter --pid POD_INIT [--keep-ipc] [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT]"
+    " [--restores] -- PROGRAM ARG..."
 )
 
 
@@ -45,6 +45,11 @@ def test_namespaces_are_the_pods(pod: Pod) -> None:
     result = enter(pod, "--", "/bin/sh", "-c", f"for n in {' '.join(names)}; do readlink /proc/self/ns/$n; done; id -u")
     expected = [os.readlink(f"/proc/{pod.pid}/ns/{name}") for name in names]
     assert result.stdout.splitlines() == [*expected, "0"]
+
+
+def test_the_ipc_namespace_can_stay_the_callers(pod: Pod) -> None:
+    result = enter(pod, "--keep-ipc", "--", "/bin/sh", "-c", "readlink /proc/self/ns/ipc /proc/self/ns/net")
+    assert result.stdout.splitlines() == [os.readlink("/proc/self/ns/ipc"), os.readlink(f"/proc/{pod.pid}/ns/net")]
 
 
 def test_status_comes_out(pod: Pod) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurmckpt.capture import criu
+from slurmckpt.capture import criu, sysvipc
 from slurmckpt.capture.drain import drain
 from slurmckpt.coordinator import held, network, outputs, restoring, shm
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
@@ -276,6 +276,7 @@ class InPlace:
         incarnation = self._scene.incarnation
         for part in parts:
             await restoring.truncate(part.pod, part.image.open_files, incarnation.files)
+            await asyncio.to_thread(sysvipc.clear, part.pod.init_pid)
         if any(part.image.shm for part in parts):
             await asyncio.to_thread(shm.fill, incarnation.shm, plan.directory / shm.ARCHIVE)
         else:
@@ -311,6 +312,7 @@ class InPlace:
 
         async def restored() -> None:
             await restoring.check_rights(pod, image.leader_pid, given, incarnation.files)
+            await asyncio.to_thread(sysvipc.mend, pod.init_pid, images)
             if part.step.name == "batch" and sruns is not None:
                 await asyncio.to_thread(sruns.meet, image, pod.init_pid)
                 sruns.forget_later(plan.manifest.launches_started)

@@ -1,0 +1,23 @@
+"""Shared memory of every kind, and what else lives in /dev/shm or in the IPC namespace, through checkpoints and moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cluster import looks
+from tests.cluster.harness import Cluster
+
+
+def test_system_v_objects(cluster: Cluster, directory: Path) -> None:
+    """Ids, keys, content, and a segment that is removed but attached."""
+    looks.build(cluster, directory, "sysv")
+    told = looks.go_through(cluster, directory, {"sysv": "./sysv"})["sysv"]
+    looks.same(told)
+    assert told.last == [
+        "message type=3 length=0 first=-",
+        "message type=2 length=8192 first=b",
+        "message type=1 length=20 first=c",
+        "errno 1",
+        "removed is gone 1",
+        "done",
+    ]
