@@ -21,3 +21,11 @@ def test_system_v_objects(cluster: Cluster, directory: Path) -> None:
         "removed is gone 1",
         "done",
     ]
+
+
+def test_python_multiprocessing(cluster: Cluster, directory: Path) -> None:
+    """Queues, pools, managers, named and unlinked semaphores, shared memory; started in each of the three ways."""
+    commands = {method: f"python3 multi.py {method}" for method in ("fork", "forkserver", "spawn")}
+    for one in looks.go_through(cluster, directory, commands).values():
+        looks.same(one)
+        assert one.last == ["done 5 5000 0"]

@@ -15,6 +15,7 @@ from slurmckpt.capture.inspect.written import OpenFile, open_files
 from slurmckpt.capture.judgements import anonymous, devices, namespaces, outside, processes, size, sockets, unix
 from slurmckpt.capture.processes import Process
 from slurmckpt.capture.refusals import Reason, Refusals
+from slurmckpt.capture.socketdirs import OwnDirectory
 
 __all__ = ["Connection", "Limits", "OpenFile", "PodScan", "UsedFile", "scan"]
 
@@ -55,7 +56,8 @@ class PodScan:
     open_files: one entry a file. addresses: local addresses, other than loopback and wildcard, that inet sockets are
     bound to. external: CRIU's keys of the descriptors that come from outside. outside: TCP connections that end
     outside the pod. notes: what is unusual but no reason to refuse. inside: both ends, (local, remote), of each
-    connection that does not. used_files: what is mapped, or open for reading.
+    connection that does not. used_files: what is mapped, or open for reading. socket_directories: the user's own in
+    which unix sockets are bound.
     """
 
     processes: list[Process]
@@ -67,6 +69,7 @@ class PodScan:
     notes: list[str]
     inside: list[tuple[str, str]] = field(default_factory=list)
     used_files: list[UsedFile] = field(default_factory=list)
+    socket_directories: list[OwnDirectory] = field(default_factory=list)
 
 
 def scan(init_pid: int, leader_pid: int, known: Container[str] = frozenset(), limits: Limits | None = None) -> PodScan:
@@ -102,4 +105,5 @@ def scan(init_pid: int, leader_pid: int, known: Container[str] = frozenset(), li
         notes=[*seen.notes, *processes.notes(seen)],
         inside=[(str(one.local), str(one.remote)) for one in seen.network.inside()],
         used_files=used_files(seen.descriptors, seen.mappings, seen.mounts),
+        socket_directories=seen.socket_directories,
     )

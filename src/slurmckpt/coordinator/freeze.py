@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt import faults
-from slurmckpt.capture import criu, sysvipc
+from slurmckpt.capture import criu, socketdirs, sysvipc
 from slurmckpt.capture.drain import DrainResult, drain
 from slurmckpt.capture.inspect.used import UsedFile
 from slurmckpt.capture.processes import pod_processes
@@ -202,6 +202,7 @@ class Cut:
             participant.scan = await asyncio.to_thread(look, participant.step, participant.pod, self._choice)
             check_owners(participant.scan, participant.pod.uid)
             await asyncio.to_thread(sysvipc.save, participant.pod.init_pid, participant.images)
+            await asyncio.to_thread(socketdirs.save, participant.scan.socket_directories, participant.images)
         await self._drain()
         self.measured = outputs.measure(self._own_holders())
         for participant in self.participants:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt import faults
-from slurmckpt.capture import criu, fileimages, reopened, sysvipc
+from slurmckpt.capture import criu, fileimages, recreate, reopened
 from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import held, outputs, shm
 from slurmckpt.coordinator.network import PodNetwork
@@ -140,7 +140,6 @@ async def restore(
         nonlocal adopted
         faults.at("restore.restored")
         await check_rights(pod, image.leader_pid, given, restorer.files)
-        await asyncio.to_thread(sysvipc.mend, pod.init_pid, directory / "images")
         await network.open()
         if stand is not None:
             await stand.wait(pod)
@@ -153,7 +152,7 @@ async def restore(
     hooks = criu.RestoreHooks(restored, inherit, connected)
     faults.at("restore.criu")
     try:
-        await criu.restore(restorer.installation, target, directory / "images", hooks)
+        await recreate.restore(restorer.installation, target, directory / "images", hooks)
         faults.at("restore.resumed")
     except (SlurmckptError, OSError) as error:
         if not adopted:

@@ -12,6 +12,7 @@ from slurmckpt.capture.inspect.mounts import Mount, mounts_of
 from slurmckpt.capture.inspect.network import Network, OtherSocket
 from slurmckpt.capture.inspect.peers import OuterPeer, exposed_names, outer_peers
 from slurmckpt.capture.processes import Process, Tree, name_of, walk
+from slurmckpt.capture.socketdirs import OwnDirectory
 
 # Of proc_pid_ns(5). A restored pod has a time namespace of CRIU's making, which pod init is not in.
 NAMESPACES = ("user", "mnt", "net", "ipc", "uts", "cgroup")
@@ -35,7 +36,8 @@ class Inspection:
     pid; none of one that has ended and was not waited for. mounts: by id. half_pipes: those
     whose other end somebody outside holds, or that are known. other_sockets: those in none of the network's tables.
     outer_peers: of its unix sockets. exposed_names: unix sockets by inode, bound in directories that not only root may
-    change. tracers: who traces a process, by the process's pid. notes: what could not be looked at.
+    change. socket_directories: the user's own in which some are bound and can be made again. tracers: who traces a
+    process, by the process's pid. notes: what could not be looked at.
     """
 
     init_pid: int
@@ -52,6 +54,7 @@ class Inspection:
     other_sockets: list[OtherSocket]
     outer_peers: list[OuterPeer]
     exposed_names: dict[int, str]
+    socket_directories: list[OwnDirectory]
     tracers: dict[int, str]
     mappings: list[Mappings]
     notes: list[str] = field(default_factory=list)
@@ -78,6 +81,7 @@ def inspect(init_pid: int, leader_pid: int, known: Container[str], limits: Limit
         again = walk(init_pid, leader_pid).members[: limits.processes]
         descriptors.confirm(read_descriptors(again, limits.descriptors))
         network = Network(init_pid, descriptors)
+    exposed, own_directories = exposed_names(init_pid, network)
     return Inspection(
         init_pid=init_pid,
         known=known,
@@ -93,7 +97,8 @@ def inspect(init_pid: int, leader_pid: int, known: Container[str], limits: Limit
         half_pipes=[pipe for pipe in descriptors.half_pipes() if pipe.key in known or other_end_lives(pipe)],
         other_sockets=network.others(notes),
         outer_peers=outer_peers(network),
-        exposed_names=exposed_names(init_pid, network),
+        exposed_names=exposed,
+        socket_directories=own_directories,
         tracers={process.pid: name_of(process.tracer) for process in processes if process.tracer},
         mappings=read_mappings(processes),
         notes=notes,

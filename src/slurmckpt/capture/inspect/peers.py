@@ -7,7 +7,7 @@ import stat
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from slurmckpt.capture import procfs
+from slurmckpt.capture import procfs, socketdirs
 from slurmckpt.capture.inspect.network import Network
 from slurmckpt.capture.processes import name_of
 
@@ -45,20 +45,26 @@ def outer_peers(network: Network) -> list[OuterPeer]:
     return found
 
 
-def exposed_names(init_pid: int, network: Network) -> dict[int, str]:
-    """The unix sockets of the pod, by inode, that are bound where somebody else than root may change directories."""
+def exposed_names(init_pid: int, network: Network) -> tuple[dict[int, str], list[socketdirs.OwnDirectory]]:
+    """The unix sockets of the pod, by inode, that are bound where somebody else than root may change directories.
+
+    Apart from them, the directories that can be taken from their user while sockets are made in them again.
+    """
     found: dict[int, str] = {}
     safe: dict[str, bool] = {}
+    own: list[socketdirs.OwnDirectory] = []
     for inode in network.mine:
         one = network.unix.get(inode)
         if one is None or not one.name or one.name.startswith("@"):
             continue
         directory = os.path.dirname(one.name)
         if directory not in safe:
-            safe[directory] = _only_root_changes(init_pid, directory)
+            mine = socketdirs.find(init_pid, directory, network.mine[inode].process.uid)
+            own += [mine] if mine is not None else []
+            safe[directory] = mine is not None or _only_root_changes(init_pid, directory)
         if not safe[directory]:
             found[inode] = one.name
-    return found
+    return found, own
 
 
 def _holders_on_node(inodes: Iterable[int], without: Container[int]) -> dict[int, int]:

@@ -28,5 +28,5 @@ def judge(seen: Inspection) -> Iterator[Reason]:
         yield Reason(
             sockets[inode].process,
             f"has a unix socket at {shown(name)}, in a directory that its user may change",
-            "bind it in /tmp or /dev/shm itself, or use an abstract name",
+            "bind it in /tmp or /dev/shm itself, or in a directory right below them, or use an abstract name",
         )

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurmckpt.capture import criu, sysvipc
+from slurmckpt.capture import criu, recreate, sysvipc
 from slurmckpt.capture.drain import drain
 from slurmckpt.coordinator import held, network, outputs, restoring, shm
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
@@ -312,7 +312,6 @@ class InPlace:
 
         async def restored() -> None:
             await restoring.check_rights(pod, image.leader_pid, given, incarnation.files)
-            await asyncio.to_thread(sysvipc.mend, pod.init_pid, images)
             if part.step.name == "batch" and sruns is not None:
                 await asyncio.to_thread(sruns.meet, image, pod.init_pid)
                 sruns.forget_later(plan.manifest.launches_started)
@@ -325,7 +324,7 @@ class InPlace:
         try:
             if image.script_path != part.step.script_file.path:
                 await restoring.move_script(images, image.script_path, part.step.script_file.path)
-            await criu.restore(incarnation.node.installation, target, images, hooks)
+            await recreate.restore(incarnation.node.installation, target, images, hooks)
         except BaseException:
             together.abort()
             raise
