@@ -25,7 +25,9 @@ def build(cluster: Cluster, directory: Path, *names: str, options: str = "") -> 
     """Compile C programs of the tests inside the sandbox."""
     for name in names:
         cluster.run(
-            "sh", "-c", f"cd {directory.name} && gcc -std=gnu11 -O2 -Wall -pthread {options} -o {name} {name}.c -lrt"
+            "sh",
+            "-c",
+            f"cd {directory.name} && gcc -std=gnu11 -D_GNU_SOURCE -O2 -Wall -pthread {options} -o {name} {name}.c -lrt",
         )
 
 

@@ -29,3 +29,15 @@ def test_python_multiprocessing(cluster: Cluster, directory: Path) -> None:
     for one in looks.go_through(cluster, directory, commands).values():
         looks.same(one)
         assert one.last == ["done 5 5000 0"]
+
+
+def test_posix_shared_memory_and_semaphores(cluster: Cluster, directory: Path) -> None:
+    """In the script and in two steps at once, which share /dev/shm: named, unlinked, mapped only, memfd; robust locks."""
+    looks.build(cluster, directory, "posix")
+    commands = {"a": "srun -n1 --exact ./posix a", "b": "srun -n1 --exact ./posix b", "c": "./posix c"}
+    told = looks.go_through(cluster, directory, commands, "--ntasks=2")
+    for one in told.values():
+        looks.same(one)
+        kinds = ("named", "unlinked", "mapped only", "anonymous", "memfd", "sealed")
+        assert one.last == [f"{kind} owner died 1" for kind in kinds]
+    assert looks.same(told["a"]) == looks.same(told["b"]) == looks.same(told["c"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -30,20 +31,18 @@ def rename(directory: Path, old: str, new: str) -> int:
 
     Raises OSError or ImageError; the image is unchanged then.
     """
+    return rename_all(directory, {old: new})
+
+
+def rename_all(directory: Path, renamed: Mapping[str, str]) -> int:
+    """As rename(), for old path -> new path."""
+    given = {os.fsencode(old): os.fsencode(new) for old, new in renamed.items()}
     path = directory / "files.img"
-    data = path.read_bytes()
-    if len(data) < _HEADER.size or _HEADER.unpack_from(data) != _MAGICS:
-        raise ImageError("files.img is no image of open files")
-    wanted, given = os.fsencode(old), os.fsencode(new)
-    entries, found, offset = [data[: _HEADER.size]], 0, _HEADER.size
-    while offset < len(data):
-        message, offset = _entry(data, offset)
-        try:
-            entry = images.file_entry.FromString(message)
-        except DecodeError as error:
-            raise ImageError("files.img has an entry that cannot be read") from error
-        if entry.HasField("reg") and entry.reg.name == wanted:
-            entry.reg.name = given
+    entries, found = [_HEADER.pack(*_MAGICS)], 0
+    for entry, raw in _entries(path):
+        message = raw
+        if entry.HasField("reg") and entry.reg.name in given:
+            entry.reg.name = given[entry.reg.name]
             message = entry.SerializeToString()
             found += 1
         entries += [_SIZE.pack(len(message)), message]
@@ -52,6 +51,26 @@ def rename(directory: Path, old: str, new: str) -> int:
         changed.write_bytes(b"".join(entries))
         changed.replace(path)
     return found
+
+
+def paths(directory: Path) -> list[str]:
+    """The paths of the regular files in the images in `directory`. Raises OSError or ImageError."""
+    return [os.fsdecode(entry.reg.name) for entry, _ in _entries(directory / "files.img") if entry.HasField("reg")]
+
+
+def _entries(path: Path) -> Iterator[tuple[images.file_entry, bytes]]:
+    """Each entry, and its bytes."""
+    data = path.read_bytes()
+    if len(data) < _HEADER.size or _HEADER.unpack_from(data) != _MAGICS:
+        raise ImageError("files.img is no image of open files")
+    offset = _HEADER.size
+    while offset < len(data):
+        message, offset = _entry(data, offset)
+        try:
+            entry = images.file_entry.FromString(message)
+        except DecodeError as error:
+            raise ImageError("files.img has an entry that cannot be read") from error
+        yield entry, message
 
 
 def _entry(data: bytes, offset: int) -> tuple[bytes, int]:

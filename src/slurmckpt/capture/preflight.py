@@ -57,7 +57,8 @@ class PodScan:
     bound to. external: CRIU's keys of the descriptors that come from outside. outside: TCP connections that end
     outside the pod. notes: what is unusual but no reason to refuse. inside: both ends, (local, remote), of each
     connection that does not. used_files: what is mapped, or open for reading. socket_directories: the user's own in
-    which unix sockets are bound.
+    which unix sockets are bound. nameless_shm: whether files in /dev/shm are open, or mapped, that have
+    lost their name.
     """
 
     processes: list[Process]
@@ -70,6 +71,7 @@ class PodScan:
     inside: list[tuple[str, str]] = field(default_factory=list)
     used_files: list[UsedFile] = field(default_factory=list)
     socket_directories: list[OwnDirectory] = field(default_factory=list)
+    nameless_shm: bool = False
 
 
 def scan(init_pid: int, leader_pid: int, known: Container[str] = frozenset(), limits: Limits | None = None) -> PodScan:
@@ -106,4 +108,15 @@ def scan(init_pid: int, leader_pid: int, known: Container[str] = frozenset(), li
         inside=[(str(one.local), str(one.remote)) for one in seen.network.inside()],
         used_files=used_files(seen.descriptors, seen.mappings, seen.mounts),
         socket_directories=seen.socket_directories,
+        nameless_shm=any(_is_nameless(path) for path in _shown_paths(seen)),
     )
+
+
+def _shown_paths(seen: Inspection) -> Iterator[str]:
+    yield from (one.path for one in seen.descriptors.files)
+    for mappings in seen.mappings:
+        yield from (one.name for one in mappings.named)
+
+
+def _is_nameless(path: str) -> bool:
+    return path.startswith("/dev/shm/") and path.endswith(" (deleted)")

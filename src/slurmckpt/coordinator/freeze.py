@@ -21,6 +21,7 @@ from slurmckpt.capture.processes import pod_processes
 from slurmckpt.coordinator import outputs, shm
 from slurmckpt.coordinator.choice import Choice, Skipped, Suspended, Unsettled
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
+from slurmckpt.coordinator.linking import Linking
 from slurmckpt.coordinator.participant import Participant, check_owners, image, look, task_images, with_held
 from slurmckpt.coordinator.script import inputs as script_inputs
 from slurmckpt.coordinator.script import saved, stand_ins
@@ -86,6 +87,7 @@ class Cut:
         self._holders = holders
         self._directory = directory
         self._tools = tools
+        self._linking = Linking(participants, tools.shm)
         self._stopped = Rendezvous(len(participants), self._all_stopped)
         self._written = Rendezvous(len(participants), self._all_written)
         self._measuring: asyncio.Task[None] | None = None
@@ -98,6 +100,7 @@ class Cut:
             results = await asyncio.gather(*(self._dump(each) for each in self.participants), return_exceptions=True)
         finally:
             thawed = time.monotonic()
+            self._linking.remove()
             if self._measuring is not None:
                 self._measuring.cancel()
                 await asyncio.wait([self._measuring])
@@ -105,6 +108,7 @@ class Cut:
         own = [failure for failure in failures if not isinstance(failure, CutAborted)]
         if failures:
             raise (own or failures)[0]
+        await self._linking.finish()
         self._saved = await asyncio.to_thread(
             saved.save, self._choice.script, self._waiting, self._input, self._directory / "batch"
         )
@@ -128,11 +132,13 @@ class Cut:
 
         async def frozen() -> Sequence[str]:
             await self._stopped.arrive()
+            await self._linking.begin(participant)
             # All keys the tasks were ever given: one that is no longer open does no harm.
             keys = {key for task in pod.tasks.values() for key in task.keys.values() if key.startswith("file[")}
             return sorted(keys)
 
         async def dumped() -> None:
+            await self._linking.written(participant)
             await self._written.arrive()
 
         target = criu.Target(tools.enter, pod.init_pid, pod.uid, pod.gid)
@@ -149,6 +155,8 @@ class Cut:
             self._stopped.abort()
             self._written.abort()
             raise
+        finally:
+            self._linking.end(participant)
 
     async def _all_stopped(self) -> None:
         """Every rank of every pod stands still. What must be exact is measured while CRIU writes: nothing moves."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurmckpt import faults
-from slurmckpt.capture import sysvipc
+from slurmckpt.capture import linkremaps, sysvipc
 from slurmckpt.capture.preflight import PodScan
 from slurmckpt.coordinator import outputs, shm
 from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled, choose, without_script
@@ -99,12 +99,14 @@ async def _prepare(
     """Everything that can be refused is refused here, before any rank is stopped."""
     faults.at("capture.prepare")
     shutil.rmtree(directory, ignore_errors=True)
+    await asyncio.to_thread(linkremaps.clean, tools.shm)
     needed = await asyncio.to_thread(shm.size, tools.shm)
     for participant, found in zip(participants, scans, strict=True):
         participant.images.mkdir(mode=0o700, parents=True)
         if found.refusals:
             raise Skipped("; ".join(found.refusals[:3]))
         check_owners(found, participant.pod.uid)
+        participant.links = found.nameless_shm
         needed += sum(resident_bytes(process.pid) for process in found.processes)
         needed += (await asyncio.to_thread(sysvipc.look, participant.pod.init_pid)).bytes
     free = shutil.disk_usage(directory).free

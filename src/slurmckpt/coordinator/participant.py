@@ -21,13 +21,18 @@ from slurmckpt.store.manifest import Connection, OpenFile, StepImage, TaskImage
 
 @dataclass
 class Participant:
-    """One pod of the cut. tasks, scan: as they stood at the boundary."""
+    """One pod of the cut. tasks, scan: as they stood at the boundary.
+
+    links: it may need names in /dev/shm for the dump. renamed: such names that were set aside (`linking`).
+    """
 
     step: Step
     pod: Pod
     images: Path
     tasks: list[TaskImage] = field(default_factory=list)
     scan: PodScan | None = None
+    links: bool = False
+    renamed: dict[str, str] = field(default_factory=dict)
 
 
 def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
