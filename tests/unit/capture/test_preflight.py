@@ -154,6 +154,22 @@ def test_a_pipe_whose_other_end_nobody_holds_is_not_external(make_pod: MakePod, 
     assert (found.external, found.refusals) == ([], [])
 
 
+def test_what_is_on_its_way_inside_a_message_is_not_outside(make_pod: MakePod) -> None:
+    pod = make_pod(
+        """
+a, b = socket.socketpair()
+r, w = os.pipe()
+inner, far = socket.socketpair()
+socket.send_fds(a, [b"x"], [r, inner.fileno()])
+os.close(r)
+inner.close()
+ready()
+"""
+    )
+    found = look(pod)
+    assert (found.external, found.refusals) == ([], [])
+
+
 def test_a_pipe_that_is_read_from_outside(make_pod: MakePod) -> None:
     reader, writer = os.pipe()
     try:

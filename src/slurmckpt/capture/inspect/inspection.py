@@ -10,7 +10,7 @@ from slurmckpt.capture.inspect.descriptors import Descriptors, HalfPipe, other_e
 from slurmckpt.capture.inspect.mappings import Mappings, read_mappings
 from slurmckpt.capture.inspect.mounts import Mount, mounts_of
 from slurmckpt.capture.inspect.network import Network, OtherSocket
-from slurmckpt.capture.inspect.peers import OuterPeer, exposed_names, outer_peers
+from slurmckpt.capture.inspect.peers import OuterPeer, exposed_names, in_flight, outer_peers
 from slurmckpt.capture.processes import Process, Tree, name_of, walk
 from slurmckpt.capture.socketdirs import OwnDirectory
 
@@ -93,8 +93,7 @@ def inspect(init_pid: int, leader_pid: int, known: Container[str], limits: Limit
         mounts=mounts_of(init_pid),
         descriptors=descriptors,
         network=network,
-        # A pipe whose other end nobody holds any more is complete as it is: CRIU brings it back with one end.
-        half_pipes=[pipe for pipe in descriptors.half_pipes() if pipe.key in known or other_end_lives(pipe)],
+        half_pipes=[pipe for pipe in descriptors.half_pipes() if pipe.key in known or _leads_outside(pipe, processes)],
         other_sockets=network.others(notes),
         outer_peers=outer_peers(network),
         exposed_names=exposed,
@@ -109,6 +108,11 @@ def _leads_out(descriptors: Descriptors, network: Network, known: Container[str]
     """Whether anything that is not expected seems to have an end outside the pod."""
     pipes = any(pipe.key not in known for pipe in descriptors.half_pipes())
     return pipes or bool(network.outside()) or any(True for _ in network.unix_peers_outside())
+
+
+def _leads_outside(pipe: HalfPipe, pod: list[Process]) -> bool:
+    """A pipe whose other end nobody holds any more is complete as it is: CRIU brings it back with one end."""
+    return other_end_lives(pipe) and not in_flight(pipe.key, {process.pid for process in pod})
 
 
 def _namespaces(pid: int) -> dict[str, str]:

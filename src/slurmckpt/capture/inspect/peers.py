@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from dataclasses import dataclass
 
 from slurmckpt.capture import procfs, socketdirs
@@ -31,12 +31,11 @@ def outer_peers(network: Network) -> list[OuterPeer]:
     Where there is any, it looks at every descriptor of the node, as a name is worth more to the user than the time.
     """
     outside = list(network.unix_peers_outside())
-    holders = _holders_on_node(
-        {peer for _, peer in outside if peer}, {holder.process.pid for holder in network.mine.values()}
-    )
+    pod = {holder.process.pid for holder in network.mine.values()}
+    holders = holders_on_node({socket_link(peer) for _, peer in outside if peer}, pod)
     found: list[OuterPeer] = []
     for mine, peer in outside:
-        other = holders.get(peer)
+        other = holders.get(socket_link(peer))
         if peer and other is None:
             # Nobody holds the other end: it is on its way inside a message, or has been closed since.
             continue
@@ -67,10 +66,22 @@ def exposed_names(init_pid: int, network: Network) -> tuple[dict[int, str], list
     return found, own
 
 
-def _holders_on_node(inodes: Iterable[int], without: Container[int]) -> dict[int, int]:
-    """Socket inode -> pid of a process of this node that holds it."""
-    wanted = {f"socket:[{inode}]": inode for inode in inodes}
-    found: dict[int, int] = {}
+def in_flight(link: str, pod: Container[int]) -> bool:
+    """Whether no process of this node holds the pipe or socket, but for those of `pod` (pids on this node).
+
+    If it lives, it is on its way inside a message (SCM_RIGHTS), and CRIU takes it along.
+    """
+    return not holders_on_node({link}, pod)
+
+
+def socket_link(inode: int) -> str:
+    """What a descriptor of this socket looks like in /proc/PID/fd."""
+    return f"socket:[{inode}]"
+
+
+def holders_on_node(wanted: set[str], without: Container[int]) -> dict[str, int]:
+    """Link of a descriptor (proc_pid_fd(5)) -> pid of a process of this node that holds it. It looks at all of them."""
+    found: dict[str, int] = {}
     for name in procfs.names(procfs.PROC):
         if len(found) == len(wanted):
             break
@@ -83,7 +94,7 @@ def _holders_on_node(inodes: Iterable[int], without: Container[int]) -> dict[int
             continue
         for target in targets:
             if target in wanted:
-                found.setdefault(wanted[target], int(name))
+                found.setdefault(target, int(name))
     return found
 
 
