@@ -11,7 +11,7 @@ import socket
 
 from slurmckpt import faults
 from slurmckpt.config import Settings
-from slurmckpt.coordinator import orphan
+from slurmckpt.coordinator import neighbours, orphan
 from slurmckpt.coordinator.job import Job
 from slurmckpt.coordinator.server import Server
 from slurmckpt.coordinator.spec import JobSpec
@@ -61,7 +61,9 @@ async def _serve(
             await orphan.left_behind(spec, job.steps, slurm)
             terminate()
 
-    works = (job.open(), end_when_superseded(), end_when_left_behind())
+    works = [job.open(), end_when_superseded(), end_when_left_behind()]
+    if slurm is not None:
+        works.append(neighbours.look_after(settings, spec.job.job_id, slurm))
     beside = [asyncio.create_task(work) for work in works]
     await server.serve()
     for each in beside:

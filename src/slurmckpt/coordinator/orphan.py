@@ -34,14 +34,19 @@ async def left_behind(spec: JobSpec, steps: dict[str, Step], slurm: SlurmPort) -
             gone = 0
             continue
         try:
-            job = await slurm.job(spec.job.job_id)
-            here = bool(job.state & _HERE) and spec.node in job.nodes and job.restart_count == spec.restart_count
-        except NoSuchJobError:
-            here = False
+            gone = 0 if await is_here(spec, slurm) else gone + 1
         except SlurmError:
             continue  # it does not answer, which says nothing
-        gone = 0 if here else gone + 1
     log.warning("job %d: it has left this node for Slurm, and no epilog came", spec.job.job_id)
+
+
+async def is_here(spec: JobSpec, slurm: SlurmPort) -> bool:
+    """Whether this incarnation is on its node for Slurm. Raises SlurmError when Slurm does not say."""
+    try:
+        job = await slurm.job(spec.job.job_id)
+    except NoSuchJobError:
+        return False
+    return bool(job.state & _HERE) and spec.node in job.nodes and job.restart_count == spec.restart_count
 
 
 def _any_runs(steps: Iterable[Step]) -> bool:
