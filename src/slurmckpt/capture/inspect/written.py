@@ -16,8 +16,8 @@ class OpenFile:
     """A regular file of the pod's own mounts that is open for writing, or mapped shared and writable.
 
     path: inside the pod. size: bytes. mode: st_mode. flags: of open(2) (O_RDWR for a mapping). pid: on this node.
-    fd: -1 for a mapping. in_place: some holder may change what is there already. mapped: one has mapped it. modified: ns
-    since 1970.
+    fd: -1 for a mapping. in_place: some holder may change what is there already. mapped: one has mapped it. modified:
+    ns since 1970.
     """
 
     path: str
