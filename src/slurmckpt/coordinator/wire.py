@@ -103,6 +103,9 @@ class Channel:
                     break
                 except (BlockingIOError, InterruptedError):
                     await self._ready(write=False)
+                except ConnectionResetError:
+                    # The peer left without reading all: it is told once, then what the peer had sent can still be read.
+                    continue
         except OSError:
             return None
         descriptors = array.array("i")

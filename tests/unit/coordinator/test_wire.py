@@ -170,6 +170,23 @@ async def fill(channel: Channel) -> int:
         count += 1
 
 
+def test_what_a_peer_sent_is_read_that_left_without_reading_all() -> None:
+    """The kernel then reports ECONNRESET first."""
+
+    async def scene() -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        channel = Channel(ours)
+        await channel.send("SYNC")
+        theirs.send(pack("EXITED", [("index", 0)]))
+        theirs.close()
+        message = await channel.receive()
+        assert message is not None and message.verb == "EXITED"
+        assert await channel.receive() is None
+        channel.close()
+
+    asyncio.run(scene())
+
+
 def test_two_senders_on_a_full_connection_both_get_through() -> None:
     """Each waits for room; the event loop itself would keep only the second one's wish to be woken."""
 
