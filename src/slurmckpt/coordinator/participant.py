@@ -11,7 +11,7 @@ from pathlib import Path
 from slurmckpt.capture.preflight import PodScan, scan
 from slurmckpt.capture.processes import pid_on_node
 from slurmckpt.coordinator import held
-from slurmckpt.coordinator.choice import Choice, Skipped
+from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled
 from slurmckpt.coordinator.network import reachable
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.script.saved import Saved
@@ -36,13 +36,13 @@ class Participant:
 
 
 def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
-    """What its processes are and hold. Raises Skipped when they have ended."""
+    """What its processes are and hold. Raises Unsettled when they have ended."""
     known = {key for task in pod.tasks.values() for key in task.keys.values()} | {pod.status_key}
     if choice.script is not None and step.name == "batch":
         known |= {key for launch in choice.script.launches.values() for key in (launch.signal_key, launch.status_key)}
     leader = pid_on_node(pod.init_pid, pod.leader_pid)
     if leader is None:
-        raise Skipped(f"the tasks of step {step.name} have ended")
+        raise Unsettled(f"the tasks of step {step.name} have ended")
     return scan(pod.init_pid, leader, known)
 
 

@@ -16,7 +16,7 @@ import pytest
 from slurmckpt.capture import criu, sysvipc
 from slurmckpt.capture.preflight import OpenFile, PodScan
 from slurmckpt.coordinator import freeze, group
-from slurmckpt.coordinator.choice import Choice, Skipped
+from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled
 from slurmckpt.coordinator.group import Captured, Tools, capture
 from slurmckpt.coordinator.pod import Pod, TaskState
 from slurmckpt.coordinator.pod_init import PodSettings
@@ -244,6 +244,21 @@ def test_one_dump_that_fails_ends_the_cut_with_its_own_reason(stage: Stage, user
     stage.criu.fails[when] = criu.CriuError("process 101 uses io_uring")
     assert stage.skipped([running("0"), running("1"), running("2")], user_files) == "process 101 uses io_uring"
     assert [event for event in stage.criu.events if event.endswith("runs")] == []
+
+
+def test_a_step_that_ends_under_criu_is_no_refusal(stage: Stage, user_files: UserFiles) -> None:
+    """CRIU runs in its pod, and ends with it. A script of many short steps must be captured all the same."""
+    stage.criu.fails["stop"] = criu.CriuError("CRIU refused the dump: it ended without an answer")
+    step = running("1")
+    pod = step.pod
+    assert isinstance(pod, StillPod)
+
+    def ends() -> None:
+        pod.tasks[0].status = 0
+
+    pod.at_sync = ends
+    with pytest.raises(Unsettled, match=r"^the tasks of step 1 have ended$"):
+        stage.capture([running("0"), step], user_files)
 
 
 def test_an_error_of_the_disk_is_a_reason_too(stage: Stage, user_files: UserFiles) -> None:
