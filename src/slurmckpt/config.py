@@ -12,6 +12,14 @@ from pathlib import Path
 from typing import Literal
 
 from slurmckpt.errors import ConfigError
+from slurmckpt.filerules import (
+    ACCEPTED_DIRECTORIES,
+    POLICIES,
+    FileRule,
+    Policy,
+    check_directory,
+    check_pattern,
+)
 from slurmckpt.tables import Table
 from slurmckpt.units import DAY, OFF, Interval
 
@@ -74,6 +82,20 @@ class Capture:
     max_output: int = _GIB
     io_uring: Literal["deny", "allow"] = "deny"
     real_id: Literal["auto", "never"] = "auto"
+
+
+@dataclass(frozen=True)
+class Files:
+    """What happens to the files that a job has open for writing. Limits in bytes.
+
+    rules: exceptions from `policy`; the first that fits counts. carry: directories that come along with the job.
+    """
+
+    policy: Policy = "auto"
+    rules: tuple[FileRule, ...] = ()
+    max_save: int = _GIB
+    carry: tuple[str, ...] = ()
+    max_carry: int = _GIB
 
 
 @dataclass(frozen=True)
@@ -144,6 +166,7 @@ class Settings:
     store: Store = Store()
     staging: Staging = Staging()
     capture: Capture = Capture()
+    files: Files = Files()
     restore: Restore = Restore()
     recover: Recover = field(default_factory=Recover)
     requeue: Requeue = Requeue()
@@ -178,6 +201,7 @@ def _settings(top: Table) -> Settings:
         store=_store(top.section("store")),
         staging=_staging(top.section("staging")),
         capture=_capture(top.section("capture")),
+        files=_files(top.section("files")),
         restore=_restore(top.section("restore")),
         recover=_recover(top.section("recover")),
         requeue=_requeue(top.section("requeue")),
@@ -235,6 +259,23 @@ def _capture(table: Table) -> Capture:
         max_output=table.size("max_output", default.max_output),
         io_uring=table.word("io_uring", default.io_uring, ("deny", "allow")),
         real_id=table.word("real_id", default.real_id, ("auto", "never")),
+    )
+    table.done()
+    return section
+
+
+def _files(table: Table) -> Files:
+    default = Files()
+    rules = []
+    for rule in table.tables("rules", '{ path = "~/run.log", policy = "truncate" }'):
+        rules.append(FileRule(rule.parsed("path", check_pattern), rule.word("policy", "auto", POLICIES)))
+        rule.done()
+    section = Files(
+        policy=table.word("policy", default.policy, POLICIES),
+        rules=tuple(rules),
+        max_save=table.size("max_save", default.max_save),
+        carry=table.texts("carry", check_directory, ACCEPTED_DIRECTORIES),
+        max_carry=table.size("max_carry", default.max_carry),
     )
     table.done()
     return section

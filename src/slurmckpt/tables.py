@@ -75,6 +75,27 @@ class Table:
                 return frozenset(numbers)
         raise self._error(key, f"a list of whole numbers from {lowest} to {highest}")
 
+    def tables(self, key: str, example: str) -> list[Table]:
+        """A list of tables; it may be empty."""
+        values = self._get(key, [])
+        if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+            raise self._error(key, f"a list of tables, as in [{example}]")
+        return [Table(self._file, f"{self._full(key)}[{number}]", value) for number, value in enumerate(values)]
+
+    def texts(self, key: str, parse: Callable[[str], str], accepted: str) -> tuple[str, ...]:
+        """A list of texts that `parse` accepts; it may be empty."""
+        values = self._get(key, [])
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise self._error(key, f"a list; each {accepted}")
+        return tuple(self._parsed(key, parse, value) for value in values)
+
+    def parsed(self, key: str, parse: Callable[[str], str]) -> str:
+        """A text that `parse` accepts and that must be there."""
+        value = self._get(key, "")
+        if not isinstance(value, str):
+            raise self._error(key, "text")
+        return self._parsed(key, parse, value)
+
     def words(self, key: str, default: frozenset[str], accepted: tuple[str, ...]) -> frozenset[str]:
         """A list of these words, in any order; it may be empty."""
         values = self._get(key, list(default))

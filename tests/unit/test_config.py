@@ -11,6 +11,7 @@ import pytest
 
 from slurmckpt.config import Fingerprint, Settings, load
 from slurmckpt.errors import ConfigError
+from slurmckpt.filerules import FileRule
 from slurmckpt.units import Interval
 
 if sys.version_info >= (3, 11):
@@ -58,6 +59,7 @@ def test_each_shipped_key_counts(tmp_path: Path) -> None:
     """A key that the file has but the reader ignores would pass the comparison with the defaults: change each one."""
     shipped = tomllib.loads(SHIPPED.read_text(encoding="utf-8"))
     other = {"interval": '"1h"', "compression": '"none"', "io_uring": '"allow"', "real_id": '"never"', "level": "7"}
+    other |= {"policy": '"keep"', "rules": '[{ path = "/a", policy = "keep" }]', "carry": '["$TMPDIR"]'}
     for section, keys in shipped.items():
         if section == "fingerprint":
             continue
@@ -103,6 +105,9 @@ def test_values(tmp_path: Path) -> None:
             reserve = 1000
             [restore]
             pasta = ""
+            [files]
+            rules = [{ path = "~/*.log", policy = "truncate" }, { path = "/**", policy = "keep" }]
+            carry = ["$TMPDIR", "/scratch/$SLURM_JOB_ID"]
             [requeue]
             node_feature = false
             [fingerprint.rules]
@@ -120,6 +125,8 @@ def test_values(tmp_path: Path) -> None:
     assert settings.store.compression == "none"
     assert settings.staging.reserve == 1000
     assert settings.restore.pasta == ""
+    assert settings.files.rules == (FileRule("~/*.log", "truncate"), FileRule("/**", "keep"))
+    assert settings.files.carry == ("$TMPDIR", "/scratch/$SLURM_JOB_ID")
     assert settings.requeue.node_feature is False
     assert settings.fingerprint == Fingerprint(rules={"host.*": "informative"}, site={"image": "2026-11"})
 
@@ -147,7 +154,7 @@ def test_values(tmp_path: Path) -> None:
             '[store]\npaht = "/x"',
             "unknown key store.paht (did you mean path?); accepted: compression, image_days, keep, lease_watch",
         ),
-        ("[stroe]\nkeep = 1", "unknown key stroe (did you mean store?); accepted: capture, fingerprint"),
+        ("[stroe]\nkeep = 1", "unknown key stroe (did you mean store?); accepted: capture, files"),
         ("store = 1", "store = 1 is not accepted: a section, written [store]"),
         ("[schedule]\njitter = 0.6", "schedule.jitter = 0.6 is not accepted: a number from 0 to 0.5"),
         ("[schedule]\njitter = nan", "schedule.jitter = nan is not accepted: a number from 0 to 0.5"),
@@ -172,6 +179,17 @@ def test_values(tmp_path: Path) -> None:
         ("[fingerprint.site]\nimage = 2026", "fingerprint.site.image = 2026 is not accepted: printable text"),
         ('[fingerprint]\nrule = "x"', "unknown key fingerprint.rule (did you mean rules?); accepted: rules, site"),
         ('[log]\nlevel = "loud"', 'log.level = \'loud\' is not accepted: "debug" or "info" or "warning" or "error"'),
+        (
+            '[files]\npolicy = "move"',
+            'files.policy = \'move\' is not accepted: "auto" or "truncate" or "keep" or "save"',
+        ),
+        ("[files]\nrules = 1", "files.rules = 1 is not accepted: a list of tables, as in [{ path = "),
+        ('[files]\nrules = ["/a"]', "files.rules = ['/a'] is not accepted: a list of tables, as in [{ path = "),
+        ('[files]\nrules = [{ policy = "keep" }]', "files.rules[0].path: pattern '' is not accepted: a path that"),
+        ('[files]\nrules = [{ path = "a" }]', "files.rules[0].path: pattern 'a' is not accepted: a path that"),
+        ('[files]\nrules = [{ path = "/a", x = 1 }]', "unknown key files.rules[0].x; accepted: path, policy"),
+        ('[files]\ncarry = "$TMPDIR"', "files.carry = '$TMPDIR' is not accepted: a list; each a path that begins"),
+        ('[files]\ncarry = ["tmp"]', "files.carry: directory 'tmp' is not accepted: a path that begins with"),
         ("[store", "is not valid TOML: "),
         ("a = 1\na = 2", "is not valid TOML: "),
     ],
