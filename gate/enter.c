@@ -17,15 +17,23 @@ void gate_turn(struct gate *gate) {
   syscall(SYS_futex, turn, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+/* thread 0: it is no operation but the initialization of the communicator, which NCCL has its own threads for. */
+#define JOINING 0u
+
 /* Whether a thread may go through now, closed or not; without using up what was granted. */
 static bool may_pass(struct gate *gate, const struct gate_own *own, uint32_t thread) {
   const struct gate_header *header = &gate->region->header;
   return !gate_is_closed(header) || atomic_load(&own->shared->granted) != atomic_load(&own->shared->taken) ||
-         gate_lags(gate, thread, atomic_load(&header->wide) != 0);
+         (thread == JOINING && gate_lags_in_joining(gate, own)) ||
+         gate_lags(gate, thread, thread == JOINING || atomic_load(&header->wide) != 0);
 }
 
-static bool try_closed(struct gate *gate, struct gate_own *own, uint32_t thread) {
+/* In, and out again when it is held. */
+static bool go_in(struct gate *gate, struct gate_own *own, uint32_t thread) {
   struct gate_member *shared = own->shared;
+  atomic_fetch_add(&shared->entries, 1);
+  if (atomic_load(&gate->region->header.closed) == 0)
+    return true;
   bool passes = may_pass(gate, own, thread);
   if (passes)
     atomic_store(&shared->taken, atomic_load(&shared->granted));
@@ -34,16 +42,51 @@ static bool try_closed(struct gate *gate, struct gate_own *own, uint32_t thread)
   return passes;
 }
 
+static bool first_try(struct gate *gate, struct gate_own *own, uint32_t thread) {
+  bool passes = go_in(gate, own, thread);
+  if (!passes)
+    atomic_fetch_add(&own->shared->held, 1);
+  return passes;
+}
+
+/* First from outside: whoever waits must not come and go in the coordinator's eyes. */
+static bool next_try(struct gate *gate, struct gate_own *own, uint32_t thread) {
+  bool passes = may_pass(gate, own, thread) && go_in(gate, own, thread);
+  if (passes)
+    atomic_fetch_sub(&own->shared->held, 1);
+  return passes;
+}
+
 bool gate_try(struct gate *gate, struct gate_group *group, struct gate_own *own, uint32_t thread) {
-  struct gate_member *shared = own->shared;
-  if (atomic_load_explicit(&shared->thread, memory_order_relaxed) != thread)
-    atomic_store_explicit(&shared->thread, thread, memory_order_relaxed);
-  atomic_fetch_add(&shared->entries, 1);
-  bool passes = atomic_load(&gate->region->header.closed) == 0 || try_closed(gate, own, thread);
+  _Atomic uint32_t *user = &own->shared->thread;
+  if (atomic_load_explicit(user, memory_order_relaxed) != thread)
+    atomic_store_explicit(user, thread, memory_order_relaxed);
+  bool passes = first_try(gate, own, thread);
   if (passes)
     group->entered = own;
   return passes;
 }
+
+bool gate_retry(struct gate *gate, struct gate_group *group, struct gate_own *own, uint32_t thread) {
+  bool passes = next_try(gate, own, thread);
+  if (passes)
+    group->entered = own;
+  return passes;
+}
+
+/* From now on others have to follow. */
+static bool joined(struct gate *gate, struct gate_own *own, bool passes) {
+  if (passes) {
+    atomic_store(&own->shared->owner, (uint64_t)gate->pid << 8 | GATE_PRESENT);
+    atomic_fetch_add(&own->shared->exits, 1);
+    gate_turn(gate);
+  }
+  return passes;
+}
+
+bool gate_join_try(struct gate *gate, struct gate_own *own) { return joined(gate, own, first_try(gate, own, JOINING)); }
+
+bool gate_join_retry(struct gate *gate, struct gate_own *own) { return joined(gate, own, next_try(gate, own, JOINING)); }
 
 static uint64_t now_ms(void) {
   struct timespec now;
@@ -75,28 +118,32 @@ static void expire(struct gate_header *header, struct sign *last) {
     atomic_store(&header->expired, sign.epoch);
 }
 
-static void hold(struct gate *gate, struct gate_own *own, uint32_t thread, struct gate_group *group) {
+/* Waits for a turn; the sign of life is looked at meanwhile. */
+static uint32_t wait_turn(struct gate_header *header, uint32_t turn, struct sign *last) {
   static const struct timespec poll = {0, GATE_POLL_MS * 1000000L};
-  struct gate_header *header = &gate->region->header;
-  struct sign last = look(header);
-  bool passed = false;
-  atomic_fetch_add(&own->shared->held, 1);
-  while (!passed) {
-    uint32_t turn = atomic_load(&header->turn);
-    /* First from outside: whoever waits must not come and go in the coordinator's eyes. */
-    if (may_pass(gate, own, thread))
-      passed = gate_try(gate, group, own, thread);
-    if (!passed) {
-      expire(header, &last);
-      syscall(SYS_futex, &header->turn, FUTEX_WAIT, turn, &poll, NULL, 0);
-    }
-  }
-  atomic_fetch_sub(&own->shared->held, 1);
+  expire(header, last);
+  syscall(SYS_futex, &header->turn, FUTEX_WAIT, turn, &poll, NULL, 0);
+  return atomic_load(&header->turn);
 }
 
 void gate_enter(struct gate *gate, struct gate_group *group, struct gate_own *own, uint32_t thread) {
-  if (!gate_try(gate, group, own, thread))
-    hold(gate, own, thread, group);
+  struct gate_header *header = &gate->region->header;
+  if (!gate_try(gate, group, own, thread)) {
+    struct sign last = look(header);
+    uint32_t turn = atomic_load(&header->turn);
+    while (!gate_retry(gate, group, own, thread))
+      turn = wait_turn(header, turn, &last);
+  }
+}
+
+void gate_admit(struct gate *gate, struct gate_own *own) {
+  struct gate_header *header = &gate->region->header;
+  if (!gate_join_try(gate, own)) {
+    struct sign last = look(header);
+    uint32_t turn = atomic_load(&header->turn);
+    while (!gate_join_retry(gate, own))
+      turn = wait_turn(header, turn, &last);
+  }
 }
 
 /* Sends to itself in place are dropped by NCCL, and their peers never become known. When none has become known, they still will: NCCL

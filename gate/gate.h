@@ -42,17 +42,23 @@ struct gate {
 
 enum gate_direction { GATE_SEND, GATE_RECEIVE };
 
-/* Maps the region at path. Returns 0, or -1 with errno (EINVAL: it is not a region of this version). */
-int gate_attach(struct gate *gate, const char *path);
+/* Maps the region at path. pid: of this process. Returns 0, or -1 with errno (EINVAL: it is not a region of this version). */
+int gate_attach(struct gate *gate, const char *path, uint32_t pid);
 void gate_detach(struct gate *gate);
 
-/* A rank has become a member of a communicator. Returns NULL with errno when there is no place or no memory. */
+/* A rank is about to become a member of a communicator. Returns NULL with errno when there is no place or no memory. Then as with groups:
+ * gate_join_try is false when it is held from now on, gate_join_retry until it is true; gate_admit does both, and waits. */
 struct gate_own *gate_join(struct gate *gate, uint64_t communicator, uint32_t ranks, uint32_t rank);
+bool gate_join_try(struct gate *gate, struct gate_own *own);
+bool gate_join_retry(struct gate *gate, struct gate_own *own);
+void gate_admit(struct gate *gate, struct gate_own *own);
 /* It leaves. Its counters stay, as others may have to catch up with them. Frees own. */
 void gate_leave(struct gate *gate, struct gate_own *own);
 
-/* A thread is about to begin a group whose first operation is one of own's. gate_try: false when it is to be held. gate_enter waits. */
+/* A thread is about to begin a group whose first operation is one of own's. gate_try: false when it is held from now on; then gate_retry, until
+ * it is true. gate_enter does both, and waits. */
 bool gate_try(struct gate *gate, struct gate_group *group, struct gate_own *own, uint32_t thread);
+bool gate_retry(struct gate *gate, struct gate_group *group, struct gate_own *own, uint32_t thread);
 void gate_enter(struct gate *gate, struct gate_group *group, struct gate_own *own, uint32_t thread);
 /* The group is enqueued. */
 void gate_exit(struct gate_group *group);
@@ -69,6 +75,8 @@ void gate_captured(struct gate_own *own);
 
 /* Whether others have enqueued what this thread, or with wide this process, has not yet. */
 bool gate_lags(struct gate *gate, uint32_t thread, bool wide);
+/* Whether another rank is a member of own's communicator already. */
+bool gate_lags_in_joining(const struct gate *gate, const struct gate_own *own);
 /* Lets those who are held look again. */
 void gate_turn(struct gate *gate);
 uint32_t gate_function_code(const char *name);

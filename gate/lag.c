@@ -13,6 +13,18 @@ static bool behind(const struct gate_own *own, const struct gate_member *other) 
          (atomic_load(&other->deferred) != 0 && atomic_load(&other->entries) != atomic_load(&other->exits));
 }
 
+bool gate_lags_in_joining(const struct gate *gate, const struct gate_own *own) {
+  const struct gate_region *region = gate->region;
+  uint32_t used = gate_used(&region->header.members_used, GATE_MEMBERS);
+  for (uint32_t i = 0; i < used; i++) {
+    const struct gate_member *other = &region->members[i];
+    if (other != own->shared && gate_state_of(atomic_load(&other->owner)) == GATE_PRESENT && other->communicator == own->communicator &&
+        other->ranks == own->ranks)
+      return true;
+  }
+  return false;
+}
+
 static bool behind_in_collectives(struct gate *gate, uint32_t thread, bool wide) {
   struct gate_region *region = gate->region;
   uint32_t used = gate_used(&region->header.members_used, GATE_MEMBERS);

@@ -82,7 +82,6 @@ struct gate_own *gate_join(struct gate *gate, uint64_t communicator, uint32_t ra
   atomic_store(&member->collectives, 0);
   atomic_store(&member->transfers, 0);
   atomic_store(&member->elements, 0);
-  atomic_store(&member->owner, (uint64_t)gate->pid << 8 | GATE_PRESENT);
   own->next = gate->owns;
   gate->owns = own;
 unlock:

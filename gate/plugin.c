@@ -59,7 +59,7 @@ static void become_passive(void) { atomic_store(&process.passive, true); }
 
 static void prepare_process(void) {
   const char *path = getenv(REGION_VARIABLE);
-  process.attached = path != NULL && gate_attach(&process.gate, path) == 0;
+  process.attached = path != NULL && gate_attach(&process.gate, path, (uint32_t)getpid()) == 0;
   pthread_atfork(NULL, NULL, become_passive);
 }
 
@@ -111,6 +111,8 @@ static nccl_result init(struct plugin *plugin, void **context, uint64_t communic
   pthread_mutex_unlock(&loading);
   if (active_gate() != NULL && ranks > 1 && rank >= 0 && rank < ranks)
     made->own = gate_join(&process.gate, communicator, (uint32_t)ranks, (uint32_t)rank);
+  if (made->own != NULL)
+    gate_admit(&process.gate, made->own);
 out:
   return NCCL_SUCCESS;
 }

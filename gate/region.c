@@ -13,7 +13,7 @@ static bool is_region(const struct gate_header *header) {
   return header->magic == GATE_MAGIC && header->version == GATE_VERSION && header->members == GATE_MEMBERS && header->pairs == GATE_PAIRS;
 }
 
-int gate_attach(struct gate *gate, const char *path) {
+int gate_attach(struct gate *gate, const char *path, uint32_t pid) {
   int result = -1;
   struct stat status;
   void *mapped = MAP_FAILED;
@@ -35,7 +35,7 @@ int gate_attach(struct gate *gate, const char *path) {
   memset(gate, 0, sizeof(*gate));
   pthread_mutex_init(&gate->mutex, NULL);
   gate->region = mapped;
-  gate->pid = (uint32_t)getpid();
+  gate->pid = pid;
   result = 0;
 out:
   if (file >= 0) {
