@@ -46,3 +46,7 @@ class Hardware:
         draft = self.directory / f"settings.{os.getpid()}"
         draft.write_text(text, encoding="utf-8")
         draft.replace(self.directory / "settings")
+
+    def at_pid(self, call: str, when: str, what: str, pid: int) -> None:
+        """Let something happen before or after a call, but only when it is made for this process."""
+        self.set(**{f"{call}__{when}__{pid}": what})

@@ -27,9 +27,20 @@ enum call { CALL_LOCK, CALL_CHECKPOINT, CALL_RESTORE, CALL_UNLOCK, CALL_STATE, C
 static const char *const names[CALLS] = {"lock", "checkpoint", "restore", "unlock", "state", "thread"};
 static _Atomic int failed_calls[CALLS];
 
+/* What has ended, but was not waited for, is dead. */
 static bool alive(int pid)
 {
-	return !kill(pid, 0) || errno == EPERM;
+	char path[64], line[512] = "";
+	const char *end;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	file = fopen(path, "re");
+	if (!file)
+		return false;
+	end = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
+	fclose(file);
+	return end && end[1] == ' ' && end[2] != 'Z' && end[2] != 'X';
 }
 
 /* The innermost pid of a process: what it knows itself by. */
@@ -122,8 +133,12 @@ static void stage(enum call call, const char *when, int pid)
 {
 	char key[64], what[32];
 
-	snprintf(key, sizeof(key), "%s.%s", names[call], when);
+	snprintf(key, sizeof(key), "%s.%s.%d", names[call], when, pid);
 	settings_text(key, "", what, sizeof(what));
+	if (!*what) {
+		snprintf(key, sizeof(key), "%s.%s", names[call], when);
+		settings_text(key, "", what, sizeof(what));
+	}
 	if (!strcmp(what, "die-target") || !strcmp(what, "die-both"))
 		kill(pid, SIGKILL);
 	if (!strcmp(what, "die-caller") || !strcmp(what, "die-both"))
