@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slurmckpt.capture import procfs
-from slurmckpt.capture.mappings import MAPS_BYTES
+from slurmckpt.capture.inspect.mappings import MAPS_BYTES
 
 _LIBRARY = b"/libcuda.so"
 _DEVICE = "/dev/nvidia"
