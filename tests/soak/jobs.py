@@ -107,14 +107,11 @@ class Jobs:
         """Those that have not ended."""
         return [one for one in self.all if not one.ended]
 
-    def with_images(self) -> list[Submitted]:
-        """Jobs that are over and have images in the store all the same: nobody was there at their end to remove them.
-
-        The coordinator was killed, or the job was cancelled while it waited for a node. FAILED jobs keep theirs.
-        """
+    def with_images(self, *states: str) -> list[Submitted]:
+        """Jobs that have ended like this and have images in the store."""
         top = self.cluster.home.parent.parent / "store"
-        over = [one for one in self.all if one.state in ("COMPLETED", "CANCELLED")]
-        return [one for one in over if any(path.is_dir() for path in top.glob(f"*/alice/{one.job.number}/*"))]
+        found = [one for one in self.all if one.state in states]
+        return [one for one in found if any(path.is_dir() for path in top.glob(f"*/alice/{one.job.number}/*"))]
 
     def judge(self) -> tuple[list[str], Counter[str]]:
         """What is wrong, one line each; and counts of what happened."""

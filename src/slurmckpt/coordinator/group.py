@@ -63,11 +63,17 @@ async def capture(
         if isinstance(error, Underway):
             raise Unsettled(str(error)) from error
         if isinstance(error, (SlurmckptError, OSError)) and not isinstance(error, Skipped):
-            raise Skipped(str(error)) from error
+            raise Skipped(_reason(error)) from error
         raise
     finally:
         for holder in holders:
             holder.close()
+
+
+def _reason(error: Exception) -> str:
+    """Why there is no checkpoint, in a user's words."""
+    gone = isinstance(error, (FileNotFoundError, ProcessLookupError)) and str(error.filename).startswith("/proc/")
+    return "a process of the job ended while it was looked at" if gone else str(error)
 
 
 async def _choose(steps: Sequence[Step], script: Script | None) -> tuple[Choice, list[PodScan]]:

@@ -87,7 +87,9 @@ class Job:
                 begun, self.steps, self.notices, self._slurm, self._superseded, self._numbers
             )
             self._recovery = Recovery(begun, self.steps, self.notices, self._slurm, self._checkpointer, self._numbers)
-            self._runner = StepRunner(begun, self.steps, self.notices, self._numbers, self._recovery.watch)
+            self._runner = StepRunner(
+                begun, self.steps, self.notices, self._numbers, self._recovery.watch, self._recovery.job_is_ending
+            )
             fenced = fence.watch(begun.store, begun.epoch, self.settings.store.lease_watch, self._superseded)
             for work in (self._checkpointer.keep_time(), fenced, *self._recovery.works()):
                 self._work(work)

@@ -31,14 +31,22 @@ from slurmckpt.units import format_seconds
 log = logging.getLogger(__name__)
 
 
+class _Ending(SlurmckptError):
+    """The job is being ended, so nothing of it is to start."""
+
+
 async def _nobody(step: Step, pod: Pod) -> None:
     pass
+
+
+async def _never() -> bool:
+    return False
 
 
 class StepRunner:
     """Runs the steps of one incarnation. steps: all steps of the job on this node, by name.
 
-    started: told of each step that runs in a pod, restored or afresh.
+    started: told of each step that runs in a pod, restored or afresh. ending: whether Slurm is ending the job.
     """
 
     def __init__(
@@ -48,12 +56,14 @@ class StepRunner:
         notices: Notices,
         numbers: StepNumbers,
         started: Callable[[Step, Pod], Awaitable[None]] = _nobody,
+        ending: Callable[[], Awaitable[bool]] = _never,
     ) -> None:
         self._incarnation = incarnation
         self._steps = steps
         self._notices = notices
         self._numbers = numbers
         self._started = started
+        self._ending = ending
         self._returning: Returning | None = None
         self._reception = Reception(incarnation)
 
@@ -109,7 +119,7 @@ class StepRunner:
                 returning.fail(text if text.startswith("step ") else f"step {step.name}: {text}")
                 await end_tasks(step, tasks)
                 return
-            if incarnation.superseded:
+            if incarnation.superseded or isinstance(error, _Ending):
                 await end_tasks(step, tasks)
                 return
             log.warning("step %s runs unwrapped: %s", step.name, error)
@@ -135,6 +145,11 @@ class StepRunner:
                 reason = restoring.mismatch(image, step) or await self._try_restore(plan, image, step, tasks, groups)
             if not reason:
                 return
+            if await self._ending():
+                # It is that by which the restore has failed. From its top the script would run for a moment only, and
+                # do there whatever it does first.
+                log.info("step %s is not restored, and not started: Slurm is ending the job (%s)", step.name, reason)
+                raise _Ending(reason)
             plan.open_steps.discard(step.name)
             incarnation.planner.refuse(plan.manifest.seq, reason)
             if untouched and len(incarnation.planner.refused) < incarnation.settings.restore.attempts:

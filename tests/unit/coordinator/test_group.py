@@ -143,6 +143,18 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(tmp_path, monkeypatch)
 
 
+def test_a_process_that_ends_while_it_is_looked_at(
+    stage: Stage, user_files: UserFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason names no file of /proc."""
+
+    def look(*_: object) -> PodScan:
+        raise FileNotFoundError(2, "No such file or directory", "/proc/6774/net/fib_trie")
+
+    monkeypatch.setattr("slurmckpt.coordinator.group.look", look)
+    assert stage.skipped([running("0")], user_files) == "a process of the job ended while it was looked at"
+
+
 def test_nothing_is_dumped_before_all_stand_and_nothing_runs_before_all_is_written(
     stage: Stage, user_files: UserFiles
 ) -> None:

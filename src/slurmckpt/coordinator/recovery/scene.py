@@ -60,6 +60,11 @@ class Scene:
             log.warning("job %d: Slurm does not say how it is: %s", self.job_id, error or "no answer")
             return None
 
+    async def is_ending(self) -> bool:
+        """Whether Slurm says that it is ending the job. When it does not say, the job goes on."""
+        job = await self.ask()
+        return job is not None and ("COMPLETING" in job.state or job.state.isdisjoint({"RUNNING", "SUSPENDED"}))
+
     async def unhealthy(self) -> str:
         """Why the job is ending anyway, so that nothing of it is to be restored in place; empty when it is healthy.
 

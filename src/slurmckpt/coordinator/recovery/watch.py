@@ -56,6 +56,10 @@ class Recovery:
         """Whether the job is known to have been preempted."""
         return self._preemption.noticed
 
+    async def job_is_ending(self) -> bool:
+        """Whether Slurm says so."""
+        return await self._scene.is_ending()
+
     async def end(self) -> None:
         """The job is ending, and its epilog waits for us. Why it ends is forgotten by Slurm as soon as that has ended.
 
