@@ -30,9 +30,9 @@ MOST_AT_ONCE = 12
 LAST_JOBS_SECONDS = 900.0
 SLURM_CONF = "/etc/slurm/slurm.conf"
 URGENT = "urgent"
-# A batch script that ends while its node is cut off leaves a slurmstepd that goes on trying to say so. Slurm that starts
-# the job anew on that node takes it for a second copy and drains the node, "Duplicate jobid", also without slurmckpt
-# (docs/reliability.md). With the sandbox's quick requeue a job comes back to the very node time and again.
+# A batch script that ends while its node is cut off leaves a slurmstepd that goes on trying to say so. Slurm that
+# starts the job anew on that node takes it for a second copy and drains the node, "Duplicate jobid", also without
+# slurmckpt (docs/reliability.md). With the sandbox's quick requeue a job comes back to the very node time and again.
 QUICK_REQUEUE, REQUEUE = "requeue_delay=2", "requeue_delay=20"
 # What makes jobs of the default partition preemptible. %s: the nodes.
 PREEMPTION = f"""
