@@ -123,6 +123,7 @@ class Stage:
         self.steps: dict[str, Step] = {}
         self.restores: list[int] = []
         self.restore_errors: list[BaseException] = []
+        self.job_is_ending = False
         self.during_restore: Callable[[Plan, list[OutputHolder]], None] = lambda plan, holders: None
         FakePod.made, FakePod.build_error, FakePod.start_error = [], None, None
         monkeypatch.setattr(runners, "Pod", FakePod)
@@ -154,6 +155,9 @@ class Stage:
         pod.tasks[0] = TaskState(0, {}, 101, 0)
         pod.ended.set()
         return []
+
+    async def _ending(self) -> bool:
+        return self.job_is_ending
 
     def plan(self, seq: int, steps: list[str]) -> Plan:
         blank = World(self.top, JobIdentity("c", "jane", UID, GID, 7), cast(Any, None), self.files, self.top).manifest(
@@ -187,7 +191,7 @@ class Stage:
         for key, value in changes.items():
             setattr(step, key, value)
         given = task(one, {1: os.open("/dev/null", os.O_WRONLY)})
-        runner = StepRunner(incarnation, self.steps, self.notices, StepNumbers())
+        runner = StepRunner(incarnation, self.steps, self.notices, StepNumbers(), ending=self._ending)
         await asyncio.wait_for(runner.run(step, [given]), 5)
         words = await heard(shim)
         shim.close()
@@ -310,6 +314,22 @@ def test_the_older_checkpoint_is_tried_when_the_newest_cannot_be_restored(stage:
         first, second = FakePod.made
         assert first.events == ["destroyed", "gone"]
         assert second.events == ["gone"]
+
+    play(scene)
+
+
+def test_a_job_that_is_being_ended_is_not_started_from_its_top(stage: Stage) -> None:
+    """What makes its restore fail is Slurm's kill."""
+
+    async def scene() -> None:
+        stage.restore_errors = [Refused("srun ended before step 0 had started again (wait status 256)")]
+        stage.job_is_ending = True
+        plans = [stage.plan(4, ["batch"]), stage.plan(3, ["batch"])]
+        assert await stage.run(await advanced(stage.incarnation(plans)), "batch") == ["EXIT 9"]
+        assert stage.restores == [4]
+        assert stage.journal.lines == []
+        (pod,) = FakePod.made
+        assert pod.events == ["destroyed", "gone"]
 
     play(scene)
 
