@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x63riu_files.proto\x12\x0eslurmckpt.criu\"\x1e\n\x0ereg_file_entry\x12\x0c\n\x04name\x18\x06 \x02(\x0c\"9\n\nfile_entry\x12+\n\x03reg\x18\x03 \x01(\x0b\x32\x1e.slurmckpt.criu.reg_file_entry')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x63riu_files.proto\x12\x0eslurmckpt.criu\",\n\x0ereg_file_entry\x12\x0c\n\x04name\x18\x06 \x02(\x0c\x12\x0c\n\x04size\x18\x08 \x01(\x04\"9\n\nfile_entry\x12+\n\x03reg\x18\x03 \x01(\x0b\x32\x1e.slurmckpt.criu.reg_file_entry')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,7 +32,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'criu_files_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REG_FILE_ENTRY']._serialized_start=36
-  _globals['_REG_FILE_ENTRY']._serialized_end=66
-  _globals['_FILE_ENTRY']._serialized_start=68
-  _globals['_FILE_ENTRY']._serialized_end=125
+  _globals['_REG_FILE_ENTRY']._serialized_end=80
+  _globals['_FILE_ENTRY']._serialized_start=82
+  _globals['_FILE_ENTRY']._serialized_end=139
 # @@protoc_insertion_point(module_scope)

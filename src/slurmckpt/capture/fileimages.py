@@ -1,15 +1,17 @@
-"""Gives a regular file another path in CRIU's image of open files.
+"""Changes what CRIU's image of open files says of a regular file: where it lies, or how large it is.
 
 CRIU opens regular files by the path that they had. Where a file lies elsewhere on the node of the restore, its path in
 the image is changed: CRIU then opens it with the flags, at the position and with the size that it saw, as often as the
 processes had opened it. A descriptor that CRIU inherits would be one open file with one position for all of them.
+
+CRIU refuses a file that has another size than it saw. One that may have any size gets none in the image.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -37,12 +39,40 @@ def rename(directory: Path, old: str, new: str) -> int:
 def rename_all(directory: Path, renamed: Mapping[str, str]) -> int:
     """As rename(), for old path -> new path."""
     given = {os.fsencode(old): os.fsencode(new) for old, new in renamed.items()}
-    path = directory / "files.img"
+
+    def change(file: images.reg_file_entry) -> bool:
+        if file.name not in given:
+            return False
+        file.name = given[file.name]
+        return True
+
+    return _change(directory / "files.img", change)
+
+
+def forget_sizes(directory: Path, paths: Collection[str]) -> int:
+    """Let CRIU accept files of any size under these paths. Gives how many open files had one. Raises as rename()."""
+    wanted = {os.fsencode(path) for path in paths}
+
+    def change(file: images.reg_file_entry) -> bool:
+        if file.name not in wanted or not file.HasField("size"):
+            return False
+        file.ClearField("size")
+        return True
+
+    return _change(directory / "files.img", change)
+
+
+def paths(directory: Path) -> list[str]:
+    """The paths of the regular files in the images in `directory`. Raises OSError or ImageError."""
+    return [os.fsdecode(entry.reg.name) for entry, _ in _entries(directory / "files.img") if entry.HasField("reg")]
+
+
+def _change(path: Path, change: Callable[[images.reg_file_entry], bool]) -> int:
+    """Write the image anew when `change` has changed entries of it; gives how many."""
     entries, found = [_HEADER.pack(*_MAGICS)], 0
     for entry, raw in _entries(path):
         message = raw
-        if entry.HasField("reg") and entry.reg.name in given:
-            entry.reg.name = given[entry.reg.name]
+        if entry.HasField("reg") and change(entry.reg):
             message = entry.SerializeToString()
             found += 1
         entries += [_SIZE.pack(len(message)), message]
@@ -51,11 +81,6 @@ def rename_all(directory: Path, renamed: Mapping[str, str]) -> int:
         changed.write_bytes(b"".join(entries))
         changed.replace(path)
     return found
-
-
-def paths(directory: Path) -> list[str]:
-    """The paths of the regular files in the images in `directory`. Raises OSError or ImageError."""
-    return [os.fsdecode(entry.reg.name) for entry, _ in _entries(directory / "files.img") if entry.HasField("reg")]
 
 
 def _entries(path: Path) -> Iterator[tuple[images.file_entry, bytes]]:

@@ -16,6 +16,7 @@ from slurmckpt import __version__
 from slurmckpt.capture import criu
 from slurmckpt.coordinator import group, node, schedule
 from slurmckpt.coordinator.choice import Skipped, Suspended, Unsettled
+from slurmckpt.coordinator.files.rules import Rules, home_of
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
 from slurmckpt.coordinator.step import Step, StepNumbers
@@ -69,6 +70,7 @@ class Checkpointer:
         self._feature_noted = False
         self._under_way: asyncio.Task[Manifest] | None = None
         self._taken = 0
+        self._home: str | None = None
 
     async def keep_time(self) -> None:
         """Take checkpoints by the timer, until cancelled."""
@@ -182,6 +184,8 @@ class Checkpointer:
     async def _capture(self, seq: int) -> group.Captured:
         """Again a little later while an srun or a step comes or goes: one that begins needs the lock in between."""
         incarnation = self._incarnation
+        if self._home is None:
+            self._home = await incarnation.files.run(home_of, incarnation.spec.job.uid)
         for left in reversed(range(_TRIES)):
             try:
                 async with incarnation.starting:
@@ -204,6 +208,7 @@ class Checkpointer:
             reserve=settings.staging.reserve,
             shm=incarnation.shm,
             max_output=settings.capture.max_output,
+            files=Rules(settings.files, incarnation.spec.job.uid, self._home or "", incarnation.staging),
         )
 
     async def _manifest(self, seq: int, captured: group.Captured) -> Manifest:
@@ -226,6 +231,7 @@ class Checkpointer:
             freeze_seconds=captured.freeze_seconds,
             steps=captured.steps,
             outputs=captured.outputs,
+            carried=captured.carried,
             fingerprint=fingerprint,
             node_feature=incarnation.node.feature,
             attempt=spec.restart_count,

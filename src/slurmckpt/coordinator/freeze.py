@@ -21,6 +21,8 @@ from slurmckpt.capture.processes import pod_processes
 from slurmckpt.coordinator import outputs, shm
 from slurmckpt.coordinator.choice import Choice, Skipped, Suspended, Unsettled
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
+from slurmckpt.coordinator.files.rules import Rules
+from slurmckpt.coordinator.files.saving import Saver
 from slurmckpt.coordinator.linking import Linking
 from slurmckpt.coordinator.participant import Participant, check_owners, image, look, task_images, with_held
 from slurmckpt.coordinator.pod import Pod
@@ -31,7 +33,7 @@ from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.script.stand_ins import StandIn
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.streams import OutputHolder, readable
-from slurmckpt.store.manifest import OutputFile, StepImage
+from slurmckpt.store.manifest import CarriedDirectory, OutputFile, StepImage
 
 _DRAIN_SECONDS = 10.0
 
@@ -47,11 +49,12 @@ class Tools:
     reserve: int
     shm: Path
     max_output: int
+    files: Rules
 
 
 @dataclass
 class Captured:
-    """A cut in staging. steps and outputs go into the manifest.
+    """A cut in staging. steps, outputs and carried go into the manifest.
 
     files: what the ranks have mapped, or open for reading, for the fingerprint. taken: seconds since 1970. script: when
     it is part of it with its sruns; it may have ended by now. without_script: why the batch script, which runs, is not
@@ -67,6 +70,7 @@ class Captured:
     capture_seconds: float = 0.0
     script: Script | None = None
     without_script: str = ""
+    carried: list[CarriedDirectory] = field(default_factory=list)
 
 
 class Cut:
@@ -79,6 +83,7 @@ class Cut:
         holders: Sequence[OutputHolder],
         directory: Path,
         tools: Tools,
+        saver: Saver,
     ) -> None:
         self.participants = participants
         self.measured: list[tuple[OutputFile, OutputHolder]] = []
@@ -90,6 +95,7 @@ class Cut:
         self._directory = directory
         self._tools = tools
         self._linking = Linking(participants, tools.shm)
+        self._saver = saver
         self._stopped = Rendezvous(len(participants), self._all_stopped)
         self._written = Rendezvous(len(participants), self._all_written)
         self._measuring: asyncio.Task[None] | None = None
@@ -116,10 +122,7 @@ class Cut:
         )
         return Captured(
             directory=self._directory,
-            steps=[
-                image(each, self._tools.staging, self._tools.installation.version, self._shm, self._saved)
-                for each in self.participants
-            ],
+            steps=[image(each, self._tools.installation.version, self._shm, self._saved) for each in self.participants],
             files=[file for each in self.participants if each.scan for file in each.scan.used_files],
             taken=self._boundary,
             freeze_seconds=thawed - self._frozen_at,
@@ -220,6 +223,15 @@ class Cut:
         self.measured = outputs.measure(self._own_holders())
         for participant in self.participants:
             participant.tasks = [with_held(task, participant.step) for task in participant.tasks]
+        await self._save_files()
+
+    async def _save_files(self) -> None:
+        """What the ranks write themselves. What is printed to its end is an output file, and saved later."""
+        pods = [each.pod.init_pid for each in self.participants]
+        scans = [each.scan for each in self.participants if each.scan is not None]
+        found = await self._saver.save(pods, scans, {holder.identity for _, holder in self.measured})
+        for participant, files in zip(self.participants, found, strict=True):
+            participant.files = files
 
     async def _drain(self) -> None:
         """Wait until output has arrived; and what sruns have read ahead, in the pipes of their tasks."""

@@ -18,6 +18,7 @@ from slurmckpt.capture import linkremaps, sysvipc
 from slurmckpt.capture.preflight import PodScan
 from slurmckpt.coordinator import outputs, shm
 from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled, choose, without_script
+from slurmckpt.coordinator.files.saving import Saver, foresee
 from slurmckpt.coordinator.freeze import Captured, Cut, Tools
 from slurmckpt.coordinator.participant import Participant, check_owners, look, resident_bytes
 from slurmckpt.coordinator.script.script import Script
@@ -41,6 +42,7 @@ async def capture(
     began = time.monotonic()
     directory = tools.staging / str(seq)
     holders: list[OutputHolder] = []
+    saver = Saver(tools.files, directory, files)
     try:
         choice, scans = await _choose(job_steps, script)
         participants = [
@@ -48,12 +50,14 @@ async def capture(
             for step in choice.steps
             if step.pod is not None
         ]
-        await _prepare(participants, scans, directory, tools)
+        await _prepare(participants, scans, directory, tools, files)
         holders += _holders(job_steps, choice)
-        cut = Cut(participants, choice, holders, directory, tools)
+        cut = Cut(participants, choice, holders, directory, tools, saver)
         captured = await cut.take()
         faults.at("capture.resumed")
         captured.outputs = await outputs.save(cut.measured, directory, files, tools.max_output)
+        await saver.finish()
+        captured.carried = saver.carried
         captured.capture_seconds = time.monotonic() - began
         captured.script = choice.script
         captured.without_script = choice.without_script
@@ -68,6 +72,7 @@ async def capture(
     finally:
         for holder in holders:
             holder.close()
+        await saver.close()
 
 
 def _reason(error: Exception) -> str:
@@ -100,7 +105,7 @@ def _holders(steps: Sequence[Step], choice: Choice) -> list[OutputHolder]:
 
 
 async def _prepare(
-    participants: Sequence[Participant], scans: Sequence[PodScan], directory: Path, tools: Tools
+    participants: Sequence[Participant], scans: Sequence[PodScan], directory: Path, tools: Tools, files: UserFiles
 ) -> None:
     """Everything that can be refused is refused here, before any rank is stopped."""
     faults.at("capture.prepare")
@@ -115,6 +120,7 @@ async def _prepare(
         participant.links = found.nameless_shm
         needed += sum(resident_bytes(process.pid) for process in found.processes)
         needed += (await asyncio.to_thread(sysvipc.look, participant.pod.init_pid)).bytes
+    needed += await foresee([each.pod.init_pid for each in participants], scans, tools.files, files)
     free = shutil.disk_usage(directory).free
     if free - needed < tools.reserve:
         raise Skipped(

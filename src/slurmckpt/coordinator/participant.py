@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,16 +11,17 @@ from slurmckpt.capture.preflight import PodScan, scan
 from slurmckpt.capture.processes import pid_on_node
 from slurmckpt.coordinator import held
 from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled
+from slurmckpt.coordinator.files.saving import PodFiles
 from slurmckpt.coordinator.network import reachable
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.script.saved import Saved
 from slurmckpt.coordinator.step import Step
-from slurmckpt.store.manifest import Connection, OpenFile, StepImage, TaskImage
+from slurmckpt.store.manifest import Connection, StepImage, TaskImage
 
 
 @dataclass
 class Participant:
-    """One pod of the cut. tasks, scan: as they stood at the boundary.
+    """One pod of the cut. tasks, scan, files: as they stood at the boundary.
 
     links: it may need names in /dev/shm for the dump. renamed: such names that were set aside (`linking`).
     """
@@ -31,6 +31,7 @@ class Participant:
     images: Path
     tasks: list[TaskImage] = field(default_factory=list)
     scan: PodScan | None = None
+    files: PodFiles = field(default_factory=PodFiles)
     links: bool = False
     renamed: dict[str, str] = field(default_factory=dict)
 
@@ -89,8 +90,8 @@ def with_held(task: TaskImage, step: Step) -> TaskImage:
     return replace(task, held={str(stream): text.hex() for stream, text in held.read(memory).items()})
 
 
-def image(participant: Participant, staging: Path, criu_version: str, shm: bool, script: Saved) -> StepImage:
-    """What the manifest says about it. staging: what lies there is ours, not the pod's. shm: /dev/shm was saved."""
+def image(participant: Participant, criu_version: str, shm: bool, script: Saved) -> StepImage:
+    """What the manifest says about it. shm: /dev/shm was saved."""
     step, pod, found = participant.step, participant.pod, participant.scan
     assert found is not None
     return StepImage(
@@ -107,14 +108,8 @@ def image(participant: Participant, staging: Path, criu_version: str, shm: bool,
         outside=[Connection(one.local, one.remote) for one in found.outside],
         inside=[Connection(local, remote) for local, remote in found.inside],
         node_addresses=reachable(Path(f"/proc/{pod.init_pid}")),
-        open_files=[
-            OpenFile(file.path, file.size, stat.S_IMODE(file.mode))
-            for file in found.open_files
-            # While CRIU's parasite is in a process, CRIU's own log is open there.
-            if not Path(file.path).is_relative_to(staging)
-            # Saved as a whole with the job's /dev/shm.
-            and not file.path.startswith("/dev/shm/")
-        ],
+        open_files=participant.files.open_files,
+        absent_files=participant.files.absent,
         criu_version=criu_version,
         shm=shm,
         hostname=os.uname().nodename,

@@ -25,6 +25,7 @@ class Plan:
     directory: Path
     open_steps: set[str] = field(default_factory=set)
     filled_shm: bool = False
+    filled_carried: bool = False
 
     def image(self, step: str) -> StepImage | None:
         """The image of a step that is still to be restored."""

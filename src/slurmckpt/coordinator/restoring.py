@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from slurmckpt import faults
 from slurmckpt.capture import criu, fileimages, recreate, reopened
 from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import held, outputs, shm
+from slurmckpt.coordinator.files.putting_back import fill_carried, put_back
 from slurmckpt.coordinator.network import PodNetwork
 from slurmckpt.coordinator.plan import Plan
 from slurmckpt.coordinator.pod import Pod, TaskState
@@ -24,7 +24,7 @@ from slurmckpt.coordinator.streams import OutputHolder
 from slurmckpt.coordinator.task import Task
 from slurmckpt.errors import Refused, SlurmckptError
 from slurmckpt.store.identity import UserFiles
-from slurmckpt.store.manifest import OpenFile, OutputFile, StepImage
+from slurmckpt.store.manifest import OutputFile, StepImage
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,10 @@ async def restore(
         inherit |= stand.inherit
     if image.script_path != step.script_file.path:
         await move_script(directory / "images", image.script_path, step.script_file.path)
-    await truncate(pod, image.open_files, restorer.files)
+    if plan.manifest.carried and not plan.filled_carried:
+        await fill_carried(pod.init_pid, plan.manifest.carried, plan.directory, image.uid, restorer.files)
+        plan.filled_carried = True
+    await put_back(pod.init_pid, image, plan.directory, restorer.files)
     if image.shm and not plan.filled_shm:
         await asyncio.to_thread(shm.fill, restorer.shm, plan.directory / shm.ARCHIVE)
         plan.filled_shm = True
@@ -235,50 +238,3 @@ def name_by_path(inherit: dict[str, int], entries: Sequence[OutputFile], image: 
             key = keys.get(holder)
             if key is not None and key in inherit:
                 inherit[entry.path.lstrip("/")] = inherit.pop(key)
-
-
-async def truncate(pod: Pod, open_files: Sequence[OpenFile], files: UserFiles) -> None:
-    """Bring the files that the ranks of a pod had open for writing to their size at the boundary. Raises Refused."""
-    # The job may have mounts of its own: a private /tmp (Slurm's namespace/tmpfs) is not that of the node.
-    root = os.open(f"/proc/{pod.init_pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        await files.run_to_end(_truncate_all, open_files, root)
-    finally:
-        os.close(root)
-
-
-def _truncate_all(files: Sequence[OpenFile], root: int) -> None:
-    """Bring each file that a rank had open for writing to its size at the boundary; what came later is written again.
-
-    root: descriptor of the pod's root directory. Runs as the job's user. All are checked, and those to be cut are open,
-    before the first is changed.
-    """
-    with contextlib.ExitStack() as stack:
-        longer = []
-        for file in files:
-            try:
-                status = os.stat(file.path.lstrip("/"), dir_fd=root, follow_symlinks=False)
-            except OSError as error:
-                raise Refused(
-                    f"{file.path}, open for writing at the checkpoint, cannot be found: {error.strerror}"
-                ) from error
-            if not stat.S_ISREG(status.st_mode):
-                raise Refused(f"{file.path}, open for writing at the checkpoint, is no regular file any more")
-            if status.st_size < file.size:
-                raise Refused(
-                    f"{file.path} is shorter ({status.st_size} bytes) than at the checkpoint ({file.size} bytes)"
-                )
-            if status.st_size > file.size:
-                longer.append((_open_to_cut(file.path, root, stack), file.size))
-        for descriptor, size in longer:
-            os.ftruncate(descriptor, size)
-
-
-def _open_to_cut(path: str, root: int, stack: contextlib.ExitStack) -> int:
-    try:
-        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(path.lstrip("/"), flags, dir_fd=root)
-    except OSError as error:
-        raise Refused(f"{path} is longer than at the checkpoint and cannot be cut: {error.strerror}") from error
-    stack.callback(os.close, descriptor)
-    return descriptor

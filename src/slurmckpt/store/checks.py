@@ -63,3 +63,19 @@ def endpoint(fields: Fields, key: str) -> str:
     if not (valid and port.isascii() and port.isdigit()):
         fields.fail(key, "address:port, or [address]:port for IPv6")
     return text
+
+
+def digits(fields: Fields, key: str) -> str:
+    """A whole number that may be too large for a field of numbers, or an empty text."""
+    text = fields.text(key)
+    if text and not (text.isascii() and text.isdigit()):
+        fields.fail(key, "decimal digits")
+    return text
+
+
+def absolutes(fields: Fields, key: str) -> list[str]:
+    """A list of paths from the root, without ".."."""
+    texts = fields.texts(key)
+    if not all(text.startswith("/") and "\0" not in text and ".." not in text.split("/") for text in texts):
+        fields.fail(key, "absolute paths without '..'")
+    return texts

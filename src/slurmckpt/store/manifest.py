@@ -16,12 +16,14 @@ from slurmckpt.errors import Refused
 from slurmckpt.store import checks
 from slurmckpt.store.fields import Fields, parse_object
 
-MANIFEST_FORMAT = 2
+MANIFEST_FORMAT = 3
 MANIFEST_NAME = "manifest.json"
 SIGNATURE_NAME = "manifest.sig"
 MAX_MANIFEST_BYTES = 64 * 2**20
 
 Stored = Literal["plain", "zstd"]
+FilePolicy = Literal["truncate", "keep", "save", "unchanged", "carried"]
+_FILE_POLICIES: tuple[FilePolicy, ...] = ("truncate", "keep", "save", "unchanged", "carried")
 
 _HEX = re.compile(r"(?:[0-9a-f]{2}){0,2048}", re.ASCII)
 
@@ -42,12 +44,29 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class OpenFile:
-    """A regular file that a pod had open for writing. size (bytes) and mode at the boundary; dev_ino is informative."""
+    """A regular file that a pod had open for writing, or that belongs to one. size in bytes; all as at the boundary.
+
+    policy: what a restore does with it (coordinator/files/rules.py). inode: decimal; empty when unknown. modified: ns
+    since 1970. owner, group: ids. content: where its bytes begin in `files.data`, for the policy "save"; else None.
+    """
 
     path: str
     size: int
     mode: int
-    dev_ino: str = ""
+    inode: str = ""
+    policy: FilePolicy = "truncate"
+    modified: int = 0
+    owner: int = 0
+    group: int = 0
+    content: int | None = None
+
+
+@dataclass(frozen=True)
+class CarriedDirectory:
+    """A directory of the job that comes along with it. archive: file of the checkpoint with its content (tar)."""
+
+    path: str
+    archive: str
 
 
 @dataclass(frozen=True)
@@ -121,7 +140,8 @@ class StepImage:
     other yet may know it by any. outside: connections that led out of the pod; inside: those that did not, each as
     both of its ends name it. launches: sruns that a batch script waits for. environment: file of the checkpoint with
     SLURM_* as they were when the batch script began. script_path, script_digest: where the batch script lay on its
-    node, and SHA-256 (hex) of its content; empty for a step.
+    node, and SHA-256 (hex) of its content; empty for a step. absent_files: paths that would belong to an open file, and
+    where none was.
     """
 
     step: str
@@ -146,6 +166,7 @@ class StepImage:
     environment: str | None = None
     script_path: str = ""
     script_digest: str = ""
+    absent_files: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -154,6 +175,7 @@ class Manifest:
 
     steps_started, launches_started: how many steps and sruns the script had started by then. script_status: wait status
     of a batch script that had ended, where that is all that this checkpoint says (coordinator/finished.py); else None.
+    carried: directories that come along.
     """
 
     product_version: str
@@ -175,6 +197,7 @@ class Manifest:
     steps_started: int = 0
     launches_started: int = 0
     script_status: int | None = None
+    carried: list[CarriedDirectory] = field(default_factory=list)
     files: list[StoredFile] = field(default_factory=list)
     format: int = MANIFEST_FORMAT
 
@@ -210,6 +233,7 @@ class Manifest:
             steps_started=fields.whole("steps_started", lowest=0),
             launches_started=fields.whole("launches_started", lowest=0),
             script_status=fields.optional_whole("script_status", lowest=0, highest=0xFFFF),
+            carried=[_carried(item) for item in fields.objects("carried")],
             files=[_file(item) for item in fields.objects("files")],
         )
         fields.done()
@@ -245,6 +269,7 @@ def _step(fields: Fields) -> StepImage:
         environment=checks.file_name(fields, "environment"),
         script_path=fields.text("script_path"),
         script_digest=fields.text("script_digest"),
+        absent_files=checks.absolutes(fields, "absent_files"),
     )
     fields.done()
     return step
@@ -298,10 +323,31 @@ def _open_file(fields: Fields) -> OpenFile:
         path=checks.absolute(fields, "path"),
         size=fields.whole("size", lowest=0),
         mode=checks.mode(fields),
-        dev_ino=fields.text("dev_ino"),
+        inode=checks.digits(fields, "inode"),
+        policy=_policy(fields),
+        modified=fields.whole("modified"),
+        owner=fields.whole("owner", lowest=0),
+        group=fields.whole("group", lowest=0),
+        content=fields.optional_whole("content", lowest=0),
     )
+    if (file.policy == "save") != (file.content is not None):
+        fields.fail("content", 'a place for the policy "save", and null for all others')
     fields.done()
     return file
+
+
+def _policy(fields: Fields) -> FilePolicy:
+    text = fields.text("policy")
+    for policy in _FILE_POLICIES:
+        if text == policy:
+            return policy
+    fields.fail("policy", " or ".join(f'"{policy}"' for policy in _FILE_POLICIES))
+
+
+def _carried(fields: Fields) -> CarriedDirectory:
+    directory = CarriedDirectory(path=checks.absolute(fields, "path"), archive=checks.relative(fields, "archive"))
+    fields.done()
+    return directory
 
 
 def _output(fields: Fields) -> OutputFile:

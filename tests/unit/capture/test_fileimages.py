@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurmckpt.capture import criu_files_pb2 as messages
-from slurmckpt.capture.fileimages import ImageError, rename
+from slurmckpt.capture.fileimages import ImageError, forget_sizes, rename
 
 HEADER = struct.pack("<II", 0x54564319, 0x56303138)
 OLD, NEW = "/var/spool/slurmd.n1/job00012/slurm_script", "/var/spool/slurmd.node-2/job00012/slurm_script"
@@ -79,6 +79,19 @@ def test_an_image_without_that_path_is_not_touched(tmp_path: Path) -> None:
     before = (path.stat().st_ino, path.read_bytes())
     assert rename(tmp_path, OLD, NEW) == 0
     assert (path.stat().st_ino, path.read_bytes()) == before
+
+
+def test_a_file_that_may_have_any_size(tmp_path: Path) -> None:
+    entries = [regular(1, b"/other"), regular(2, b"/kept"), PIPE, regular(3, b"/kept", 50)]
+    path = write(tmp_path, *entries)
+    assert forget_sizes(tmp_path, {"/kept", "/nobody has it"}) == 2
+    found = read(path)
+    assert [found[0], found[2]] == [entries[0], PIPE]
+    for index, position in ((1, 7), (3, 50)):
+        inner = fields(found[index])[3]
+        assert isinstance(inner, bytes)
+        assert fields(inner) == {1: index + (index == 1), 2: 0, 3: position, 5: b"", 6: b"/kept"}
+    assert forget_sizes(tmp_path, {"/kept"}) == 0
 
 
 @pytest.mark.parametrize(

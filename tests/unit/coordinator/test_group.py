@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,10 @@ import pytest
 
 from slurmckpt.capture import criu, sysvipc
 from slurmckpt.capture.preflight import OpenFile, PodScan
+from slurmckpt.config import Files
 from slurmckpt.coordinator import freeze, group
 from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled
+from slurmckpt.coordinator.files.rules import Rules
 from slurmckpt.coordinator.group import Captured, Tools, capture
 from slurmckpt.coordinator.pod import Pod, TaskState
 from slurmckpt.coordinator.pod_init import PodSettings
@@ -90,7 +93,17 @@ class Criu:
         await asyncio.sleep(0.01)
 
 
-SCAN = PodScan([], [], [OpenFile("/home/jane/log", 12, 0o100644, os.O_WRONLY, 1, 3, 1, 2)], ["10.0.0.1"], [], [], [])
+# A file that everybody may look at stands for what the ranks write.
+FILE = os.stat("/etc/passwd")
+SCAN = PodScan(
+    [],
+    [],
+    [OpenFile("/etc/passwd", 12, FILE.st_mode, os.O_WRONLY, 1, 3, FILE.st_dev, FILE.st_ino)],
+    ["10.0.0.1"],
+    [],
+    [],
+    [],
+)
 
 
 class Stage:
@@ -105,7 +118,14 @@ class Stage:
         self.shm.mkdir()
         installation = criu.Installation("/usr/sbin/criu", "4.2.1", False)
         self.tools = Tools(
-            installation, criu.Limits(600, 1 << 30), Path("/enter"), top / "staging", 0, self.shm, 1 << 20
+            installation,
+            criu.Limits(600, 1 << 30),
+            Path("/enter"),
+            top / "staging",
+            0,
+            self.shm,
+            1 << 20,
+            Rules(Files(), UID, "", top / "staging"),
         )
         monkeypatch.setattr(criu, "dump", self.criu.dump)
         monkeypatch.setattr(freeze, "look", self._scan)
@@ -196,7 +216,10 @@ def test_what_goes_into_the_manifest(stage: Stage, user_files: UserFiles) -> Non
     assert (found.ntasks, found.argv_digest, found.uid, found.gid) == (1, "0" * 64, UID, GID)
     assert (found.criu_version, found.addresses, found.shm) == ("4.2.1", ["10.0.0.1"], False)
     # Permission bits only: that is what a manifest takes.
-    assert [(file.path, file.size, file.mode) for file in found.open_files] == [("/home/jane/log", 12, 0o644)]
+    (file,) = found.open_files
+    # Measured when everything had arrived.
+    assert (file.path, file.size, file.mode) == ("/etc/passwd", FILE.st_size, stat.S_IMODE(FILE.st_mode))
+    assert (file.policy, file.inode, file.modified) == ("truncate", str(FILE.st_ino), FILE.st_mtime_ns)
     (task,) = found.tasks
     assert (task.index, task.pid, task.exited, task.status) == (0, 101, False, 0)
     assert task.descriptors == {"0": "file[1:2]", "1": "pipe:[3]"}

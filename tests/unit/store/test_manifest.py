@@ -10,6 +10,8 @@ import pytest
 
 from slurmckpt.errors import Refused
 from slurmckpt.store.manifest import (
+    MANIFEST_FORMAT,
+    CarriedDirectory,
     Connection,
     LaunchImage,
     Manifest,
@@ -54,7 +56,19 @@ FULL = Manifest(
                 )
             ],
             addresses=["10.0.0.1"],
-            open_files=[OpenFile(path="/home/jane/not-\udcff-utf8", size=5, mode=0o644, dev_ino="2049:17")],
+            open_files=[
+                OpenFile(
+                    path="/home/jane/not-\udcff-utf8",
+                    size=5,
+                    mode=0o644,
+                    inode="18446744073709551615",
+                    policy="save",
+                    modified=1_800_000_000_123_456_789,
+                    owner=1000,
+                    group=100,
+                    content=4096,
+                )
+            ],
             criu_version="4.2.1",
             shm=True,
             hostname="n1",
@@ -76,12 +90,14 @@ FULL = Manifest(
             environment="environment",
             script_path="/var/spool/slurmd.n1/job00007/slurm_script",
             script_digest="ef" * 32,
+            absent_files=["/home/jane/run.db-journal"],
         )
     ],
     outputs=[OutputFile(path="/home/jane/out", size=14, content="0", holders={"batch/0/1": 14})],
     fingerprint={"host.arch": "x86_64"},
     node_feature="slurmckpt-0123456789ab",
     attempt=2,
+    carried=[CarriedDirectory(path="/scratch/4711", archive="carried-0.tar")],
     files=[
         StoredFile(path="batch/images/core-1.img", size=9, mode=0o600, blake3="0" * 64, stored="zstd", stored_size=20)
     ],
@@ -162,7 +178,7 @@ def test_unknown_field_is_named(kind: int) -> None:
 def test_other_format(version: int) -> None:
     # A newer format may have any fields: only the version is spoken of.
     assert reason({"format": version, "new": 1}) == (
-        f"manifest has format {version}; this version of slurmckpt reads format 2"
+        f"manifest has format {version}; this version of slurmckpt reads format {MANIFEST_FORMAT}"
     )
 
 

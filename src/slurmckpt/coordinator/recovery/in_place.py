@@ -19,6 +19,7 @@ from slurmckpt.capture import criu, recreate, sysvipc
 from slurmckpt.capture.drain import drain
 from slurmckpt.coordinator import held, network, outputs, restoring, shm
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
+from slurmckpt.coordinator.files.putting_back import fill_carried, put_back
 from slurmckpt.coordinator.plan import Plan, Planner
 from slurmckpt.coordinator.pod import Pod, TaskState
 from slurmckpt.coordinator.proc import start_time
@@ -274,8 +275,10 @@ class InPlace:
     async def _put_back(self, plan: Plan, parts: Sequence[_Part]) -> None:
         """Files and /dev/shm as they were at the boundary."""
         incarnation = self._scene.incarnation
+        carried, uid = plan.manifest.carried, incarnation.spec.job.uid
+        await fill_carried(parts[0].pod.init_pid, carried, plan.directory, uid, incarnation.files)
         for part in parts:
-            await restoring.truncate(part.pod, part.image.open_files, incarnation.files)
+            await put_back(part.pod.init_pid, part.image, plan.directory, incarnation.files)
             await asyncio.to_thread(sysvipc.clear, part.pod.init_pid)
         if any(part.image.shm for part in parts):
             await asyncio.to_thread(shm.fill, incarnation.shm, plan.directory / shm.ARCHIVE)

@@ -1,0 +1,231 @@
+"""The files of a pod as they were at the boundary, before CRIU opens them again.
+
+All are looked at before the first is changed. What fails afterwards leaves files that the next try, from this or an
+older checkpoint, brings to its own boundary. Runs with the identity of the job's user, below the root of its pod: what
+that user has put in the place of a file gets nobody else's rights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmckpt.capture import fileimages
+from slurmckpt.coordinator.files import carrying, content
+from slurmckpt.coordinator.files.saving import CONTENT
+from slurmckpt.errors import Refused
+from slurmckpt.store.identity import UserFiles, beat
+from slurmckpt.store.manifest import CarriedDirectory, OpenFile, StepImage
+
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+Change = Callable[[], None]
+
+
+async def put_back(init_pid: int, image: StepImage, checkpoint: Path, files: UserFiles) -> None:
+    """Bring what the processes of this image had open for writing to the boundary. Raises Refused or OSError.
+
+    init_pid: pid 1 of the pod that it is restored into. checkpoint: where that lies in staging.
+    """
+    with contextlib.ExitStack() as stack:
+        # The job may have mounts of its own: a private /tmp (Slurm's namespace/tmpfs) is not that of the node.
+        root = os.open(f"/proc/{init_pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, root)
+        source = -1
+        if any(file.content is not None for file in image.open_files):
+            source = os.open(checkpoint / CONTENT, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            stack.callback(os.close, source)
+        await files.run_to_end(bring_back, image.open_files, image.absent_files, root, source, image.uid)
+    kept = {file.path for file in image.open_files if file.policy == "keep"}
+    if kept:
+        try:
+            await asyncio.to_thread(fileimages.forget_sizes, checkpoint / image.directory / "images", kept)
+        except fileimages.ImageError as error:
+            raise Refused(f"the sizes of files cannot be changed in the image: {error}") from error
+
+
+async def fill_carried(
+    init_pid: int, directories: Sequence[CarriedDirectory], checkpoint: Path, uid: int, files: UserFiles
+) -> None:
+    """Bring the directories that come along with the job to the boundary, once for all its pods. Raises as above."""
+    with contextlib.ExitStack() as stack:
+        root = os.open(f"/proc/{init_pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, root)
+        for each in directories:
+            source = os.open(checkpoint / each.archive, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            stack.callback(os.close, source)
+            await files.run_to_end(carrying.fill, carrying.Directory(each.path, root, uid), source)
+
+
+def bring_back(files: Sequence[OpenFile], absent: Sequence[str], root: int, source: int, uid: int) -> None:
+    """The same for these files. root: descriptor of the pod's root directory; source: of the saved content; uid: of the
+    job's user. As that user. Raises Refused.
+    """
+    changes: list[Change] = []
+    for file in files:
+        beat()
+        change = _Returning(file, root, source, uid).plan()
+        if change is not None:
+            changes.append(change)
+    for change in changes:
+        beat()
+        change()
+    for path in absent:
+        _remove(path, root)
+
+
+@dataclass(frozen=True)
+class _Returning:
+    """One file on its way back."""
+
+    file: OpenFile
+    root: int
+    source: int
+    uid: int
+
+    def plan(self) -> Change | None:
+        """What has to be done when all others can be brought back, too."""
+        file = self.file
+        if file.policy == "carried":
+            return None
+        status = self._look()
+        if status is None or not stat.S_ISREG(status.st_mode):
+            if file.policy != "save":
+                what = "is gone" if status is None else "is no regular file any more"
+                raise Refused(f"{file.path}, open for writing at the checkpoint, {what}")
+            self._check_place(status)
+            return self._replace
+        same = not file.inode or file.inode == str(status.st_ino)
+        if file.policy == "keep":
+            return None
+        if file.policy == "save":
+            return self._rewrite if same else self._replace
+        if not same:
+            raise Refused(f"{file.path} has been replaced by another file of that name since the checkpoint")
+        if file.policy == "unchanged":
+            if (status.st_size, status.st_mtime_ns) != (file.size, file.modified):
+                raise Refused(
+                    f"{file.path} has been written since the checkpoint, and was too large to be saved with it"
+                    " (files.max_save)"
+                )
+            return None
+        if status.st_size < file.size:
+            raise Refused(f"{file.path} is shorter ({status.st_size} bytes) than at the checkpoint ({file.size} bytes)")
+        if status.st_size == file.size:
+            return None
+        with self._errors("is longer than at the checkpoint and cannot be cut"), self._opened(os.O_WRONLY):
+            return self._cut
+
+    def _look(self) -> os.stat_result | None:
+        try:
+            return os.stat(self._below, dir_fd=self.root, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise Refused(f"{self.file.path}, open for writing at the checkpoint: {error.strerror}") from error
+
+    def _check_place(self, status: os.stat_result | None) -> None:
+        """Whether the file can be made anew."""
+        file = self.file
+        if status is not None and not stat.S_ISLNK(status.st_mode):
+            raise Refused(f"{file.path}, open for writing at the checkpoint, is no regular file any more")
+        if file.owner != self.uid:
+            raise Refused(f"{file.path}, open for writing at the checkpoint, is gone, and was another user's")
+        directory = os.path.dirname(self._below) or "."
+        if not os.access(directory, os.W_OK | os.X_OK, dir_fd=self.root, effective_ids=True):
+            raise Refused(f"{file.path}, open for writing at the checkpoint, is gone, and cannot be made anew there")
+
+    def _cut(self) -> None:
+        with self._errors("cannot be cut"), self._opened(os.O_WRONLY) as target:
+            os.ftruncate(target, self.file.size)
+
+    def _rewrite(self) -> None:
+        """In place: it may have other names, and be open elsewhere."""
+        with self._errors("cannot be brought back"):
+            try:
+                with self._opened(os.O_RDWR) as target:
+                    content.write_back(self.source, self._place, self.file.size, target)
+                    self._finish(target)
+            except PermissionError:
+                if not self._is_there():
+                    raise
+
+    def _replace(self) -> None:
+        """Under its name, in place of what is there now: that is another file, and may have other names."""
+        with self._errors("cannot be made anew"):
+            if self._is_there():
+                return
+            directory = os.path.dirname(self._below)
+            name = os.path.join(directory, f".slurmckpt-{secrets.token_hex(8)}")
+            target = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=self.root)
+            try:
+                content.write_back(self.source, self._place, self.file.size, target)
+                with contextlib.suppress(OSError):
+                    os.fchown(target, -1, self.file.group)
+                self._finish(target)
+                os.rename(name, self._below, src_dir_fd=self.root, dst_dir_fd=self.root)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=self.root)
+                raise
+            finally:
+                os.close(target)
+
+    def _finish(self, target: int) -> None:
+        if stat.S_IMODE(os.fstat(target).st_mode) != self.file.mode:
+            os.fchmod(target, self.file.mode)
+        status = os.fstat(target)
+        if status.st_mtime_ns != self.file.modified:
+            # Not a right of everybody who may write to it.
+            with contextlib.suppress(PermissionError):
+                os.utime(target, ns=(status.st_atime_ns, self.file.modified))
+
+    def _is_there(self) -> bool:
+        """Whether what lies there now is as it should be: another pod may have brought it back already."""
+        try:
+            with self._opened(os.O_RDONLY) as target:
+                mode = stat.S_IMODE(os.fstat(target).st_mode)
+                return mode == self.file.mode and content.is_same(self.source, self._place, self.file.size, target)
+        except OSError:
+            return False
+
+    @property
+    def _below(self) -> str:
+        return self.file.path.lstrip("/")
+
+    @property
+    def _place(self) -> int:
+        assert self.file.content is not None
+        return self.file.content
+
+    @contextlib.contextmanager
+    def _opened(self, flags: int) -> Iterator[int]:
+        target = os.open(self._below, flags | _FLAGS, dir_fd=self.root)
+        try:
+            yield target
+        finally:
+            os.close(target)
+
+    @contextlib.contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Refused(f"{self.file.path} {what}: {error.strerror}") from error
+
+
+def _remove(path: str, root: int) -> None:
+    """What came after the boundary to a file that is back there now: it would be taken for that file's."""
+    below = path.lstrip("/")
+    try:
+        if stat.S_ISREG(os.stat(below, dir_fd=root, follow_symlinks=False).st_mode):
+            os.unlink(below, dir_fd=root)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise Refused(f"{path}, which was not there at the checkpoint, cannot be removed: {error.strerror}") from error

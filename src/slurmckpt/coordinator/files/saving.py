@@ -1,0 +1,249 @@
+"""The files of the captured pods at the boundary: measured, and copied where a restore needs their content.
+
+The ranks stand still meanwhile, so a copy costs their time. A large file is cloned instead where its file system can
+(FICLONE), and copied from the clone when they run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+import threading
+from collections.abc import Awaitable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from slurmckpt import faults
+from slurmckpt.capture.inspect.mounts import mounts_of
+from slurmckpt.capture.preflight import OpenFile as Found
+from slurmckpt.capture.preflight import PodScan
+from slurmckpt.coordinator.files import carrying, companions, content
+from slurmckpt.coordinator.files.rules import Pod, Rules, Treatment, began, decide
+from slurmckpt.errors import SlurmckptError
+from slurmckpt.store.identity import UserFiles
+from slurmckpt.store.manifest import CarriedDirectory, OpenFile
+
+T = TypeVar("T")
+
+CONTENT = "files.data"
+
+# How long the ranks may stand still for one part of it, beside the dump.
+_FREEZE_SECONDS = 60.0
+_ALIGNMENT = 4096
+# A clone first writes what has not reached the disk; of a small file a copy in memory is faster.
+_CLONE_BYTES = 16 << 20
+_MAX_CLONES = 64
+
+
+@dataclass(frozen=True)
+class PodFiles:
+    """What a manifest says of the files of one pod. absent: paths of files that belong to one of them and were not."""
+
+    open_files: list[OpenFile] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+
+
+async def foresee(init_pids: Sequence[int], scans: Sequence[PodScan], rules: Rules, files: UserFiles) -> int:
+    """How many bytes save() will write, while the ranks run. Raises Refused, with what is too large, or OSError."""
+    with contextlib.ExitStack() as stack:
+        pods = await asyncio.to_thread(_pods, init_pids, scans, stack)
+        directories = await asyncio.to_thread(carrying.find, pods, rules)
+        total = await files.run_to_end(carrying.measure, directories, rules.settings.max_carry)
+        for each in decide(pods, rules, carried=[one.path for one in directories]):
+            total += sum(file.size for file, treatment in each.items() if treatment == "save")
+        return total
+
+
+class Saver:
+    """Saves the files of one cut below `directory`, in staging. To be used once, and closed.
+
+    carried: the directories that come along, after save().
+    """
+
+    def __init__(self, rules: Rules, directory: Path, files: UserFiles) -> None:
+        self.carried: list[CarriedDirectory] = []
+        self._rules = rules
+        self._directory = directory
+        self._files = files
+        self._stack = contextlib.ExitStack()
+        self._stop = threading.Event()
+        self._target = -1
+        self._end = 0
+        self._places: dict[tuple[int, int], int] = {}
+        # source, place in the target, size, path
+        self._clones: list[tuple[int, int, int, str]] = []
+
+    async def save(
+        self, init_pids: Sequence[int], scans: Sequence[PodScan], without: Collection[tuple[int, int]]
+    ) -> list[PodFiles]:
+        """One for each pod. To be called while they stand still and nothing is under way to their files.
+
+        without: device and inode of files that are brought back in another way. Raises SlurmckptError or OSError.
+        """
+        faults.at("capture.files")
+        pods = await asyncio.to_thread(_pods, init_pids, scans, self._stack)
+        directories = await asyncio.to_thread(carrying.find, pods, self._rules)
+        treated = decide(pods, self._rules, without, [one.path for one in directories])
+        for number, each in enumerate(directories):
+            archive = f"carried-{number}.tar"
+            target = self._create(archive)
+            limit = self._rules.settings.max_carry
+            if await self._within(self._files.run(carrying.save, each, target, limit, self._go_on)):
+                self.carried.append(CarriedDirectory(each.path, archive))
+        if any(treatment == "save" for each in treated for treatment in each.values()):
+            self._target = self._create(CONTENT)
+        return [
+            await self._within(self._files.run(self._save_pod, pod.root, each))
+            for pod, each in zip(pods, treated, strict=True)
+        ]
+
+    async def finish(self) -> None:
+        """Copy what was only cloned; the ranks run again. Raises SlurmckptError or OSError."""
+        await self._files.run(self._copy_clones)
+
+    async def close(self) -> None:
+        """Let go of everything, in the user's thread: until then that may be using it."""
+        self._stop.set()
+        with contextlib.suppress(SlurmckptError):
+            await asyncio.shield(self._files.run(self._stack.close))
+
+    async def _within(self, work: Awaitable[T]) -> T:
+        try:
+            return await asyncio.wait_for(work, _FREEZE_SECONDS)
+        except asyncio.TimeoutError:
+            raise SlurmckptError(f"the job's files could not be saved within {_FREEZE_SECONDS:.0f} s") from None
+
+    def _create(self, name: str) -> int:
+        descriptor = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._stack.callback(os.close, descriptor)
+        return descriptor
+
+    def _go_on(self) -> None:
+        if self._stop.is_set():
+            raise SlurmckptError("the checkpoint was given up")
+
+    def _save_pod(self, root: int, treated: dict[Found, Treatment]) -> PodFiles:
+        saved = PodFiles()
+        known = {file.path for file in treated}
+        for file, treatment in treated.items():
+            if treatment == "save":
+                saved.open_files.append(self._save(root, file.path, file, known, saved))
+            else:
+                saved.open_files.append(self._measure(root, file, treatment))
+        return saved
+
+    def _measure(self, root: int, file: Found, treatment: Treatment) -> OpenFile:
+        """A file of which only the size, or that nobody writes it, has to be known."""
+        try:
+            if treatment == "unchanged":
+                # What was written through a mapping counts as a modification from now on: its pages are clean again.
+                with _opened(root, file.path, os.O_RDONLY) as descriptor:
+                    os.fsync(descriptor)
+            status = os.stat(file.path.lstrip("/"), dir_fd=root, follow_symlinks=False)
+        except OSError as error:
+            raise SlurmckptError(f"{file.path}, which the job writes, cannot be looked at: {error.strerror}") from error
+        _check_is(status, file)
+        return _record(file.path, status, treatment)
+
+    def _save(self, root: int, path: str, file: Found | None, known: set[str], saved: PodFiles) -> OpenFile:
+        """A file with its content, and what belongs to it. file: None when no process has it open."""
+        try:
+            with _opened(root, path, os.O_RDONLY) as descriptor:
+                before = os.fstat(descriptor)
+                if file is not None:
+                    _check_is(before, file)
+                place = self._places.get((before.st_dev, before.st_ino))
+                if place is None:
+                    place = self._add(root, path, descriptor, before.st_size)
+                    self._places[before.st_dev, before.st_ino] = place
+                status = os.fstat(descriptor)
+                if (status.st_mtime_ns, status.st_size) != (before.st_mtime_ns, before.st_size):
+                    raise SlurmckptError(f"{path} is written from outside the job's pods while it is saved")
+                belonging = companions.of(path, descriptor) if file is not None else []
+        except OSError as error:
+            raise SlurmckptError(
+                f"{path} is written in place and cannot be saved with the checkpoint: {error.strerror}"
+            ) from error
+        for other in belonging:
+            if other not in known:
+                known.add(other)
+                self._save_companion(root, other, known, saved)
+        return _record(path, status, "save", place)
+
+    def _save_companion(self, root: int, path: str, known: set[str], saved: PodFiles) -> None:
+        try:
+            mode = os.stat(path.lstrip("/"), dir_fd=root, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            saved.absent.append(path)
+            return
+        if stat.S_ISREG(mode):
+            saved.open_files.append(self._save(root, path, None, known, saved))
+
+    def _add(self, root: int, path: str, source: int, size: int) -> int:
+        """Put the content at the end of the target, now or in finish(). Gives its place."""
+        place = self._end
+        self._end += -(-size // _ALIGNMENT) * _ALIGNMENT
+        os.ftruncate(self._target, self._end)
+        if size >= _CLONE_BYTES and len(self._clones) < _MAX_CLONES:
+            copied = content.clone(source, os.path.dirname(path).lstrip("/"), root)
+            if copied is not None:
+                self._stack.callback(os.close, copied)
+                self._clones.append((copied, place, size, path))
+                return place
+        content.copy(source, self._target, place, size, self._go_on)
+        return place
+
+    def _copy_clones(self) -> None:
+        for source, place, size, path in self._clones:
+            try:
+                content.copy(source, self._target, place, size, self._go_on)
+            except OSError as error:
+                raise SlurmckptError(f"{path} cannot be saved with the checkpoint: {error.strerror}") from error
+
+
+def _pods(init_pids: Sequence[int], scans: Sequence[PodScan], stack: contextlib.ExitStack) -> list[Pod]:
+    """The pods as the rules see them; their descriptors belong to `stack`. Raises OSError."""
+    pods = []
+    for pid, scan in zip(init_pids, scans, strict=True):
+        root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, root)
+        pods.append(Pod(scan, root, began(pid), _vague(pid)))
+    return pods
+
+
+def _vague(init_pid: int) -> frozenset[int]:
+    """Of the file systems in memory: shmem has no page_mkwrite() (mm/shmem.c), so writes to its pages leave no time."""
+    devices = {mount.device for mount in mounts_of(init_pid).values() if mount.kind == "tmpfs"}
+    return frozenset(os.makedev(*(int(number) for number in device.split(":"))) for device in devices)
+
+
+@contextlib.contextmanager
+def _opened(root: int, path: str, flags: int) -> Iterator[int]:
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(path.lstrip("/"), flags, dir_fd=root)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _check_is(status: os.stat_result, file: Found) -> None:
+    if (status.st_dev, status.st_ino) != (file.device, file.inode):
+        raise SlurmckptError(f"{file.path}, which the job writes, was replaced by another file of that name")
+
+
+def _record(path: str, status: os.stat_result, treatment: Treatment, place: int | None = None) -> OpenFile:
+    return OpenFile(
+        path=path,
+        size=status.st_size,
+        mode=stat.S_IMODE(status.st_mode),
+        inode=str(status.st_ino),
+        policy=treatment,
+        modified=status.st_mtime_ns,
+        owner=status.st_uid,
+        group=status.st_gid,
+        content=place,
+    )
