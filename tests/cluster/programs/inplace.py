@@ -1,0 +1,84 @@
+"""Change files where they have content already, always depending on it; compare it with what the program remembers.
+
+inplace.py KIND PATH COUNT PAUSE, where KIND is file, mapped or hdf
+"""
+
+import hashlib
+import os
+import sys
+import time
+
+kind, path, count, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+PLACES, SIZE = 64, 32
+
+
+class File:
+    """A file that is read and written at many places."""
+
+    def __init__(self):
+        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        os.write(self.file, bytes(PLACES * SIZE))
+
+    def read(self, place):
+        return os.pread(self.file, SIZE, place * SIZE)
+
+    def write(self, place, data):
+        os.pwrite(self.file, data, place * SIZE)
+
+    def extend(self, number):
+        os.ftruncate(self.file, PLACES * SIZE + number % 5)
+
+
+class Mapped:
+    """numpy.memmap."""
+
+    def __init__(self):
+        import numpy
+
+        self.array = numpy.memmap(path, dtype="uint8", mode="w+", shape=(PLACES, SIZE))
+
+    def read(self, place):
+        return bytes(self.array[place])
+
+    def write(self, place, data):
+        self.array[place] = list(data)
+
+    def extend(self, number):
+        if number % 10 == 0:
+            self.array.flush()
+
+
+class Hdf:
+    """An HDF5 file with a data set that grows."""
+
+    def __init__(self):
+        import h5py
+
+        self.file = h5py.File(path, "w")
+        self.array = self.file.create_dataset("places", (PLACES, SIZE), dtype="uint8")
+        self.log = self.file.create_dataset("log", (0,), maxshape=(None,), dtype="int64", chunks=(16,))
+
+    def read(self, place):
+        return bytes(self.array[place].tobytes())
+
+    def write(self, place, data):
+        self.array[place] = list(data)
+
+    def extend(self, number):
+        self.log.resize((number + 1,))
+        self.log[number] = number
+        assert self.log[:].tolist() == list(range(number + 1)), self.log[:]
+        self.file.flush()
+
+
+thing = {"file": File, "mapped": Mapped, "hdf": Hdf}[kind]()
+memory = [bytes(SIZE)] * PLACES
+for number in range(count):
+    place = number * number % PLACES
+    before = thing.read(place)
+    memory[place] = hashlib.sha256(memory[place] + b"%d" % number).digest()
+    thing.write(place, hashlib.sha256(before + b"%d" % number).digest())
+    thing.extend(number)
+    print(f"{kind} {number}", flush=True)
+    time.sleep(pause)
+print(kind, "exact" if [thing.read(place) for place in range(PLACES)] == memory else "differs", flush=True)
