@@ -28,15 +28,19 @@ def captured_moved_and_ended(job: Job, kinds: list[str], first: int, later: int)
     return job.output()
 
 
+def assert_exact(output: str, kinds: list[str], count: int) -> None:
+    """Every part has printed each of its numbers once, and found its files as it believed them to be."""
+    for kind in kinds:
+        wanted = [f"{kind} {number}" for number in range(count)] + [f"{kind} exact"]
+        assert [line for line in output.splitlines() if line.startswith(f"{kind} ")] == wanted
+
+
 def test_sqlite_databases_have_exactly_the_rows_that_were_written(cluster: Cluster, directory: Path) -> None:
     """Whether journal or write-ahead log are open, exist, or were removed since the boundary."""
-    modes = ["wal", "delete", "persist"]
-    script = "".join(f"python3 rows.py {mode}.db {mode} 150 0.02 &\n" for mode in modes) + "wait"
+    kinds = [f"{mode} {pauses}" for mode in ("wal", "delete", "persist") for pauses in ("inside", "outside")]
+    script = "".join(f"python3 rows.py {kind.replace(' ', '-')}.db {kind} 150 0.03 &\n" for kind in kinds) + "wait"
     job = cluster.submit(script, ON_REQUEST, directory=directory)
-    output = captured_moved_and_ended(job, modes, 30, 70)
-    for mode in modes:
-        wanted = [f"{mode} {number}" for number in range(150)] + [f"{mode} exact"]
-        assert [line for line in output.splitlines() if line.startswith(f"{mode} ")] == wanted
+    assert_exact(captured_moved_and_ended(job, kinds, 30, 70), kinds, 150)
 
 
 @pytest.mark.parametrize("kinds", [["file", "mapped"], ["hdf"]], ids=["plain and mapped", "hdf5"])
@@ -46,7 +50,4 @@ def test_files_that_are_changed_in_place(cluster: Cluster, directory: Path, kind
         pytest.skip("no h5py in the sandbox")
     script = "".join(f"python3 inplace.py {kind} {kind}.data 150 0.03 &\n" for kind in kinds) + "wait"
     job = cluster.submit(script, ON_REQUEST, directory=directory)
-    output = captured_moved_and_ended(job, kinds, 30, 70)
-    for kind in kinds:
-        wanted = [f"{kind} {number}" for number in range(150)] + [f"{kind} exact"]
-        assert [line for line in output.splitlines() if line.startswith(f"{kind} ")] == wanted
+    assert_exact(captured_moved_and_ended(job, kinds, 30, 70), kinds, 150)
