@@ -55,8 +55,9 @@ class Hdf:
     def __init__(self) -> None:
         import h5py  # type: ignore[import-not-found]
 
-        self.file = h5py.File(path, "w")
-        self.array = self.file.create_dataset("places", (PLACES, SIZE), dtype="uint8")
+        # Without a cache for chunks each access goes to the file.
+        self.file = h5py.File(path, "w", rdcc_nbytes=0)
+        self.array = self.file.create_dataset("places", (PLACES, SIZE), dtype="uint8", chunks=(1, SIZE))
         self.log = self.file.create_dataset("log", (0,), maxshape=(None,), dtype="int64", chunks=(16,))
 
     def read(self, place: int) -> bytes:
