@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from slurmckpt.capture.inspect.inspection import Inspection, Limits, inspect
 from slurmckpt.capture.inspect.used import UsedFile, used_files
 from slurmckpt.capture.inspect.written import OpenFile, open_files
-from slurmckpt.capture.judgements import anonymous, devices, namespaces, outside, processes, size, sockets, unix
+from slurmckpt.capture.judgements import anonymous, devices, names, namespaces, outside, processes, size, sockets, unix
 from slurmckpt.capture.processes import Process
 from slurmckpt.capture.refusals import Reason, Refusals
 from slurmckpt.capture.socketdirs import OwnDirectory
@@ -27,6 +27,7 @@ _JUDGEMENTS: tuple[Callable[[Inspection], Iterator[Reason]], ...] = (
     devices.judge,
     size.judge,
     outside.judge,
+    names.judge,
     unix.judge,
     sockets.judge,
 )

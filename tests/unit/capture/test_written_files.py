@@ -49,3 +49,33 @@ ready()
         "both": (True, False),
         "mapped": (True, True),
     }
+
+
+def test_a_file_that_has_lost_its_name_and_has_another(make_pod: Callable[..., Any], tmp_path: Path) -> None:
+    """CRIU gives it a name for the time of the dump only. One without any name is kept as a whole."""
+    pod = make_pod(
+        f"""
+import ctypes
+os.chdir({str(tmp_path)!r})
+keep = []
+for name in ("open", "mapped", "nowhere"):
+    keep.append(open(name, "w+"))
+    keep[-1].write("x" * 100)
+    keep[-1].flush()
+    if name != "nowhere":
+        os.link(name, "other " + name)
+    os.unlink(name)
+mmap = ctypes.CDLL(None, use_errno=True).mmap
+mmap.restype = ctypes.c_void_p
+assert mmap(None, ctypes.c_size_t(4096), 1, 2, keep[1].fileno(), ctypes.c_long(0)) != 2**64 - 1
+keep.pop(1).close()
+ready()
+"""
+    )
+    found = scan(pod.init, pod.leader)
+    what = "which was deleted or replaced and still has another name: close it, or delete its other name, too"
+    assert [text.partition(") ")[2] for text in found.refusals] == [
+        f"has {tmp_path}/open open, {what}",
+        f"has {tmp_path}/mapped mapped, {what}",
+    ]
+    assert found.open_files == []

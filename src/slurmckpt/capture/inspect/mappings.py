@@ -54,13 +54,15 @@ class Mappings:
     """What one process has mapped.
 
     named: all mappings that have a name. files, devices: path, as seen inside the pod, and status of the regular files
-    that are mapped shared and writable, and of the character devices.
+    that are mapped shared and writable, and of the character devices. deleted: the same of regular files that have lost
+    the name that they were mapped by.
     """
 
     process: Process
     named: list[Mapping] = field(default_factory=list)
     files: list[tuple[str, os.stat_result]] = field(default_factory=list)
     devices: list[tuple[str, os.stat_result]] = field(default_factory=list)
+    deleted: list[tuple[str, os.stat_result]] = field(default_factory=list)
 
 
 def read_mappings(processes: Iterable[Process]) -> list[Mappings]:
@@ -101,17 +103,20 @@ def parse_line(line: bytes) -> Mapping | None:
 
 
 def _look_closer(mappings: Mappings) -> None:
-    """At what is written through a mapping, and at devices."""
+    """At what is written through a mapping, at devices, and at what was deleted."""
     for one in mappings.named:
-        if not (one.is_file and (one.is_written or one.name.startswith("/dev/"))):
+        if not (one.is_file and (one.is_written or one.is_deleted or one.name.startswith("/dev/"))):
             continue
         found = _mapped(mappings.process, one.addresses)
         if found is None:
             continue
         if stat.S_ISCHR(found[1].st_mode):
             mappings.devices.append(found)
-        elif one.is_written and stat.S_ISREG(found[1].st_mode):
-            mappings.files.append(found)
+        elif stat.S_ISREG(found[1].st_mode):
+            if one.is_written:
+                mappings.files.append(found)
+            if one.is_deleted:
+                mappings.deleted.append(found)
 
 
 def _mapped(process: Process, addresses: str) -> tuple[str, os.stat_result] | None:
