@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.gate.core import GATE, Core
+from tests.unit.gate.nccl import DOUBLE
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +27,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def core(built: Path) -> Core:
     return Core(built / "build/libgate.so")
+
+
+@pytest.fixture(scope="session")
+def libnccl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The double of NCCL: a simulated device."""
+    if not shutil.which("make") or not shutil.which("cc"):
+        pytest.skip("make and cc are needed to build the double of NCCL")
+    folder = tmp_path_factory.mktemp("libnccl")
+    done = subprocess.run(["make", "-C", str(DOUBLE), f"BUILD={folder}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "libnccl.so.2"

@@ -140,8 +140,7 @@ class Simulation:
                 self._launch(rank, [Collective(operation.communicator)])
         elif isinstance(operation, Destroy):
             if self._takes_part(rank, number, Collective(operation.communicator)):
-                while not self.devices.is_idle(rank):
-                    yield Can.WAIT
+                yield from self._synchronize(rank, number)
                 if self._gated:
                     self._processes[rank].leave(self._handles.pop((rank, operation.communicator)))
         elif isinstance(operation, Split):
@@ -154,12 +153,19 @@ class Simulation:
         elif isinstance(operation, Barrier):
             # One thread of each rank, so that no two wait for each other in a circle.
             if number == 0 and rank in operation.ranks:
-                while operation.synchronize and not self.devices.is_idle(rank):
-                    yield Can.WAIT
+                if operation.synchronize:
+                    yield from self._synchronize(rank, number)
                 yield from self._meet(("barrier", index), len(operation.ranks))
         elif isinstance(operation, Compute) and number == 0 and rank == operation.rank:
             for _ in range(operation.steps):
                 yield Can.GO
+
+    def _synchronize(self, rank: int, number: int) -> Iterator[Can]:
+        """Wait for what this thread has enqueued: for another's, threads could wait for each other in a circle."""
+        own = [one for one in self.devices.streams if one[0] == rank]
+        own = [one for one in own if one[1] is None or self._thread_of(one[1]) == number]
+        while any(self.devices.streams[one] for one in own):
+            yield Can.WAIT
 
     def _takes_part(self, rank: int, number: int, part: Collective | Transfer) -> bool:
         members = self.program.communicators[part.communicator]
