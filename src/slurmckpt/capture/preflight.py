@@ -12,7 +12,20 @@ from dataclasses import dataclass, field
 from slurmckpt.capture.inspect.inspection import Inspection, Limits, inspect
 from slurmckpt.capture.inspect.used import UsedFile, used_files
 from slurmckpt.capture.inspect.written import OpenFile, open_files
-from slurmckpt.capture.judgements import anonymous, devices, names, namespaces, outside, processes, size, sockets, unix
+from slurmckpt.capture.judgements import (
+    anonymous,
+    devices,
+    limits,
+    memory,
+    names,
+    namespaces,
+    outside,
+    pidfds,
+    processes,
+    size,
+    sockets,
+    unix,
+)
 from slurmckpt.capture.processes import Process
 from slurmckpt.capture.refusals import Reason, Refusals
 from slurmckpt.capture.socketdirs import OwnDirectory
@@ -24,12 +37,15 @@ _JUDGEMENTS: tuple[Callable[[Inspection], Iterator[Reason]], ...] = (
     namespaces.judge,
     processes.judge,
     anonymous.judge,
+    pidfds.judge,
+    memory.judge,
     devices.judge,
     size.judge,
     outside.judge,
     names.judge,
     unix.judge,
     sockets.judge,
+    limits.judge,
 )
 
 

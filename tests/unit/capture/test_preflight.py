@@ -213,7 +213,7 @@ ready(ctypes.CDLL(None, use_errno=True).syscall(323, 0o2000000 | 1))  # userfaul
         pytest.skip("no userfaultfd here")
     assert one_refusal(pod) == (
         f"process 2 {PYTHON} holds a descriptor of the kind userfaultfd, which cannot be captured:"
-        " close it before a checkpoint"
+        " close it before a checkpoint, or start the program without userfaultfd"
     )
 
 
@@ -386,9 +386,11 @@ def test_a_unix_socket_from_another_network_namespace(make_pod: MakePod) -> None
 
 
 OTHER_SOCKETS = [
+    # Without a protocol it receives nothing: programs use it to ask for interfaces.
+    ("socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)", ""),
     (
-        "socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)",
-        "has a packet socket open, which cannot be captured: stop the network capture before a checkpoint",
+        "socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))",
+        "captures packets of the network, which cannot be captured: stop the network capture first",
     ),
     (
         "socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)",
@@ -396,7 +398,11 @@ OTHER_SOCKETS = [
     ),
     (
         "socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)",
-        "has a socket of the address family 38 open, which cannot be captured: close it before a checkpoint",
+        "has a socket of the family AF_ALG open, which cannot be captured: close it before a checkpoint",
+    ),
+    (
+        "socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)",
+        "has a socket of the family AF_VSOCK open, which cannot be captured: close it before a checkpoint",
     ),
     ("socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)", ""),
 ]
@@ -519,7 +525,7 @@ done_r, done_w = os.pipe()
 for _ in range(3):
     if os.fork() == 0:
         break
-s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
 os.write(done_w, b"x")
 if os.getpid() != 2:
     signal.pause()
@@ -529,8 +535,8 @@ ready()
 """
     )
     assert one_refusal(pod) == (
-        f"process 2 {PYTHON} has a packet socket open, which cannot be captured (and 3 more processes too):"
-        " stop the network capture before a checkpoint"
+        f"process 2 {PYTHON} has a multipath TCP socket open, which cannot be captured (and 3 more processes"
+        " too): for a Go program set GODEBUG=multipathtcp=0"
     )
 
 

@@ -53,8 +53,8 @@ class FileDescriptor:
 
     @property
     def device(self) -> str:
-        """That of its file system, `MAJOR:MINOR` in decimal as mountinfo has it."""
-        return f"{os.major(self.status.st_dev)}:{os.minor(self.status.st_dev)}"
+        """That of its file system, as mountinfo has it."""
+        return device_name(self.status)
 
     @property
     def link(self) -> str:
@@ -130,13 +130,15 @@ class HalfPipe:
 class Descriptors:
     """All descriptors that one or more looks at a pod found.
 
-    pipes and sockets by inode. count: how many were looked at. complete: False when `limit` ended the look.
+    pipes and sockets by inode. highest: the highest descriptor of each process, by pid. count: how many were looked at.
+    complete: False when `limit` ended the look.
     """
 
     pipes: dict[int, PipeEnds] = field(default_factory=dict)
     sockets: dict[int, Holder] = field(default_factory=dict)
     files: list[FileDescriptor] = field(default_factory=list)
     anonymous: list[Anonymous] = field(default_factory=list)
+    highest: dict[int, Holder] = field(default_factory=dict)
     count: int = 0
     complete: bool = True
     steady: Set[int] | None = None
@@ -162,6 +164,11 @@ class Descriptors:
         }
 
 
+def device_name(status: os.stat_result) -> str:
+    """The device of a file's file system, `MAJOR:MINOR` in decimal as mountinfo has it."""
+    return f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+
+
 def read_descriptors(processes: Iterable[Process], limit: int) -> Descriptors:
     """Look at the descriptors of all `processes`, at `limit` of them at most.
 
@@ -169,13 +176,17 @@ def read_descriptors(processes: Iterable[Process], limit: int) -> Descriptors:
     """
     found = Descriptors()
     for process in processes:
-        directory = f"{procfs.PROC}/{process.pid}/fd"
+        directory, highest = f"{procfs.PROC}/{process.pid}/fd", -1
         for name in procfs.names(directory):
             if found.count >= limit:
                 found.complete = False
                 return found
             found.count += 1
-            _look_at(process, int(name), f"{directory}/{name}", found)
+            number = int(name)
+            highest = max(highest, number)
+            _look_at(process, number, f"{directory}/{name}", found)
+        if highest >= 0:
+            found.highest[process.pid] = Holder(process, highest)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Container
 from dataclasses import dataclass, field
 
@@ -14,8 +15,13 @@ from slurmckpt.capture.inspect.peers import OuterPeer, exposed_names, in_flight,
 from slurmckpt.capture.processes import Process, Tree, name_of, walk
 from slurmckpt.capture.socketdirs import OwnDirectory
 
-# Of proc_pid_ns(5). A restored pod has a time namespace of CRIU's making, which pod init is not in.
-NAMESPACES = ("user", "mnt", "net", "ipc", "uts", "cgroup")
+# The links of proc_pid_ns(5). One that a kernel does not have is not among what is found.
+_NAMESPACES = (
+    *("user", "mnt", "net", "ipc", "uts", "cgroup", "pid", "time"),
+    *("pid_for_children", "time_for_children"),
+)
+# include/uapi/linux/capability.h
+_CAP_SYS_RESOURCE = 24
 
 
 @dataclass(frozen=True)
@@ -33,11 +39,12 @@ class Inspection:
 
     known: CRIU's keys of the descriptors that will be given again at a restore. processes: the leader and its
     descendants, as many as the limits allow. home: the namespaces of pod init. namespaces: those of each process, by
-    pid; none of one that has ended and was not waited for. mounts: by id. half_pipes: those
-    whose other end somebody outside holds, or that are known. other_sockets: those in none of the network's tables.
-    outer_peers: of its unix sockets. exposed_names: unix sockets by inode, bound in directories that not only root may
-    change. socket_directories: the user's own in which some are bound and can be made again. tracers: who traces a
-    process, by the process's pid. notes: what could not be looked at.
+    pid; few of one that has ended and was not waited for. mounts: by id. half_pipes: those whose other end somebody
+    outside holds, or that are known. other_sockets: those in none of the network's tables. outer_peers: of its unix
+    sockets. exposed_names: unix sockets by inode, bound in directories that not only root may change.
+    socket_directories: the user's own in which some are bound and can be made again. tracers: who traces a process, by
+    the process's pid. open_limit: how many descriptors a process may have in a restore on this node. notes: what could
+    not be looked at.
     """
 
     init_pid: int
@@ -57,6 +64,7 @@ class Inspection:
     socket_directories: list[OwnDirectory]
     tracers: dict[int, str]
     mappings: list[Mappings]
+    open_limit: int
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -100,8 +108,17 @@ def inspect(init_pid: int, leader_pid: int, known: Container[str], limits: Limit
         socket_directories=own_directories,
         tracers={process.pid: name_of(process.tracer) for process in processes if process.tracer},
         mappings=read_mappings(processes),
+        open_limit=_open_limit(),
         notes=notes,
     )
+
+
+def _open_limit() -> int:
+    """RLIMIT_NOFILE of a CRIU that we start: it raises its own as far as it may (rlimit_unlimit_nofile() in util.c)."""
+    status = procfs.fields(procfs.read_record(f"{procfs.PROC}/self/status") or b"")
+    if int(status["CapEff"], 16) >> _CAP_SYS_RESOURCE & 1:
+        return int(procfs.read(f"{procfs.PROC}/sys/fs/nr_open") or b"0")
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
 def _leads_out(descriptors: Descriptors, network: Network, known: Container[str]) -> bool:
@@ -116,5 +133,5 @@ def _leads_outside(pipe: HalfPipe, pod: list[Process]) -> bool:
 
 
 def _namespaces(pid: int) -> dict[str, str]:
-    links = {name: procfs.link(f"{procfs.PROC}/{pid}/ns/{name}") for name in NAMESPACES}
+    links = {name: procfs.link(f"{procfs.PROC}/{pid}/ns/{name}") for name in _NAMESPACES}
     return {name: link for name, link in links.items() if link is not None}

@@ -26,6 +26,7 @@ class OtherSocket:
     """A socket in none of the tables: unconnected, of another family, or made in another network namespace.
 
     family, type, protocol: as of socket(2). peer: what getpeername(2) answers, None when it is not connected.
+    receives_packets: of AF_PACKET, whether it has a protocol; without one it gets nothing (packet(7)).
     """
 
     holder: Holder
@@ -33,6 +34,7 @@ class OtherSocket:
     type: int
     protocol: int
     peer: object | None
+    receives_packets: bool = False
 
 
 class Network:
@@ -107,7 +109,8 @@ def _look_at(inode: int, holder: Holder) -> OtherSocket | None:
         os.close(descriptor)
         return None
     with socket.socket(fileno=descriptor) as one:
-        return OtherSocket(holder, int(one.family), int(one.type), one.proto, _peer(one))
+        packets = one.family == socket.AF_PACKET and one.getsockname()[1] != 0
+        return OtherSocket(holder, int(one.family), int(one.type), one.proto, _peer(one), packets)
 
 
 def _peer(one: socket.socket) -> object | None:

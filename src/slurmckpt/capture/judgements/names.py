@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Iterator
 
+from slurmckpt.capture.inspect.descriptors import device_name
 from slurmckpt.capture.inspect.inspection import Inspection
 from slurmckpt.capture.judgements import shown
 from slurmckpt.capture.processes import Process
@@ -24,16 +25,22 @@ _NFS = ("nfs", "nfs4")
 
 
 def judge(seen: Inspection) -> Iterator[Reason]:
-    """Each such file, open or mapped."""
+    """Each such file of the pod's mounts, open or mapped: objects of the kernel's own only look like one."""
     for one in seen.descriptors.files:
-        if stat.S_ISREG(one.status.st_mode) and one.status.st_nlink and not one.path.startswith(_SHM):
+        if (
+            one.mount in seen.mounts
+            and stat.S_ISREG(one.status.st_mode)
+            and one.status.st_nlink
+            and not one.path.startswith(_SHM)
+        ):
             mount = seen.mounts.get(one.mount)
             silly = mount is not None and mount.kind in _NFS and _SILLY.fullmatch(os.path.basename(one.path))
             if silly or one.path.endswith(_DELETED):
                 yield _reason(one.holder.process, "open", one.path)
+    devices = {mount.device for mount in seen.mounts.values()}
     for mappings in seen.mappings:
         for path, status in mappings.deleted:
-            if status.st_nlink and not path.startswith(_SHM):
+            if status.st_nlink and not path.startswith(_SHM) and device_name(status) in devices:
                 yield _reason(mappings.process, "mapped", path)
 
 

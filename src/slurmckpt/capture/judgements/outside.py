@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slurmckpt.capture.inspect.descriptors import Holder
 from slurmckpt.capture.inspect.inspection import Inspection
-from slurmckpt.capture.judgements import devices, shown
+from slurmckpt.capture.judgements import devices, memory, shown
 from slurmckpt.capture.refusals import Reason
 
 
@@ -25,6 +25,8 @@ def from_outside(seen: Inspection) -> Iterator[FromOutside]:
     masters = devices.masters_of(seen)
     for one in seen.descriptors.files:
         inside = one.mount in seen.mounts or one.is_anonymous_memory
+        if memory.is_secret(one, seen) or memory.is_message_queue(one, seen):
+            continue
         if not inside and devices.refused(one, masters, seen) is None:
             thing = shown(one.path) if one.path else "a file with a path of more than a page"
             yield FromOutside(one.key, one.holder, thing)

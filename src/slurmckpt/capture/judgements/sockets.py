@@ -16,7 +16,7 @@ _IPPROTO_MPTCP = 262
 
 
 def judge(seen: Inspection) -> Iterator[Reason]:
-    """Those that CRIU does not know."""
+    """Those that CRIU does not know, or of which it would lose something."""
     for one in seen.other_sockets:
         sentence = _sentence(one)
         if sentence is not None:
@@ -43,5 +43,15 @@ def _sentence(one: OtherSocket) -> tuple[str, str] | None:
             return None
         return f"has a netlink socket that is connected to port {one.peer[0]}, which cannot be captured", CLOSE
     if one.family == socket.AF_PACKET:
-        return "has a packet socket open, which cannot be captured", "stop the network capture before a checkpoint"
-    return f"has a socket of the address family {one.family} open, which cannot be captured", CLOSE
+        if not one.receives_packets:
+            return None
+        # CRIU drops what has not been read, and the other node's interfaces have other numbers.
+        return "captures packets of the network, which cannot be captured", "stop the network capture first"
+    return f"has a socket of the family {_family(one.family)} open, which cannot be captured", CLOSE
+
+
+def _family(number: int) -> str:
+    try:
+        return socket.AddressFamily(number).name
+    except ValueError:
+        return str(number)
