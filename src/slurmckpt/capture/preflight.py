@@ -17,6 +17,7 @@ from slurmckpt.capture.judgements import (
     devices,
     limits,
     memory,
+    mounts,
     names,
     namespaces,
     outside,
@@ -41,6 +42,7 @@ _JUDGEMENTS: tuple[Callable[[Inspection], Iterator[Reason]], ...] = (
     memory.judge,
     devices.judge,
     size.judge,
+    mounts.judge,
     outside.judge,
     names.judge,
     unix.judge,
@@ -91,14 +93,21 @@ class PodScan:
     nameless_shm: bool = False
 
 
-def scan(init_pid: int, leader_pid: int, known: Container[str] = frozenset(), limits: Limits | None = None) -> PodScan:
+def scan(
+    init_pid: int,
+    leader_pid: int,
+    known: Container[str] = frozenset(),
+    limits: Limits | None = None,
+    shim_pid: int = 0,
+) -> PodScan:
     """Look at the pod of `init_pid`. Pids are those of this node.
 
     known: CRIU's external keys (`file[MNT_HEX:INO_HEX]`, `pipe:[INODE]`) of the descriptors that will be given again
-    at a restore. Any other descriptor from outside is a refusal. Blocks while a file system does not answer: call it
-    in a thread. Raises SlurmckptError when the pod is gone, OSError when /proc cannot be read.
+    at a restore. Any other descriptor from outside is a refusal. shim_pid: a process in the mount namespace that the
+    pod's was made from, 0 for none: then what the job has mounted itself is not noticed. Blocks while a file system
+    does not answer: call it in a thread. Raises SlurmckptError when the pod is gone, OSError when /proc cannot be read.
     """
-    seen = inspect(init_pid, leader_pid, known, limits or Limits())
+    seen = inspect(init_pid, leader_pid, known, limits or Limits(), shim_pid)
     refusals = Refusals()
     for judge in _JUDGEMENTS:
         for reason in judge(seen):

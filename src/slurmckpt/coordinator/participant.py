@@ -14,6 +14,7 @@ from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled
 from slurmckpt.coordinator.files.saving import PodFiles
 from slurmckpt.coordinator.network import reachable
 from slurmckpt.coordinator.pod import Pod
+from slurmckpt.coordinator.proc import parent_of
 from slurmckpt.coordinator.script.saved import Saved
 from slurmckpt.coordinator.step import Step
 from slurmckpt.store.manifest import Connection, StepImage, TaskImage
@@ -44,7 +45,9 @@ def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
     leader = pid_on_node(pod.init_pid, pod.leader_pid)
     if leader is None:
         raise Unsettled(f"the tasks of step {step.name} have ended")
-    return scan(pod.init_pid, leader, known)
+    # A shim that has ended may have left its number to any other process.
+    shim = step.shim if step.carrier and parent_of(step.shim) == step.carrier else 0
+    return scan(pod.init_pid, leader, known, shim_pid=shim)
 
 
 def check_owners(found: PodScan, uid: int) -> None:

@@ -489,6 +489,8 @@ import subprocess
 other = subprocess.Popen(["unshare", "--pid", "--fork", "sh", "-c", "echo; exec sleep 1000"], stdout=subprocess.PIPE)
 other.stdout.read(1)
 other.stdout.close()
+while open("/proc/4/comm").read() != "sleep\\n":
+    pass
 ready()
 """
     )

@@ -136,7 +136,9 @@ def test_mountinfo_with_any_mount_point(mounts: dict[int, tuple[str, str]], opti
         " ".join([str(number), "1", "0:5", "/", "/" + escaped(path), "rw", *optional, "-", kind, "source", "rw"]) + "\n"
         for number, (path, kind) in mounts.items()
     )
-    assert parse_mountinfo(text.encode()) == {number: Mount(kind, "0:5") for number, (_, kind) in mounts.items()}
+    assert parse_mountinfo(text.encode()) == {
+        number: Mount(kind, "0:5", "/" + path) for number, (path, kind) in mounts.items()
+    }
 
 
 @given(st.binary(max_size=300))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from slurmckpt.capture import procfs
 from slurmckpt.capture.inspect.descriptors import Descriptors, HalfPipe, other_end_lives, read_descriptors
 from slurmckpt.capture.inspect.mappings import Mappings, read_mappings
-from slurmckpt.capture.inspect.mounts import Mount, mounts_of
+from slurmckpt.capture.inspect.mounts import Mount, made_inside, mounts_of
 from slurmckpt.capture.inspect.network import Network, OtherSocket
 from slurmckpt.capture.inspect.peers import OuterPeer, exposed_names, in_flight, outer_peers
 from slurmckpt.capture.processes import Process, Tree, name_of, walk
@@ -34,6 +34,14 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Place:
+    """The working directory and the root of a process, by their paths in the pod."""
+
+    process: Process
+    paths: list[str]
+
+
+@dataclass(frozen=True)
 class Inspection:
     """What one look at a pod found.
 
@@ -43,8 +51,9 @@ class Inspection:
     outside holds, or that are known. other_sockets: those in none of the network's tables. outer_peers: of its unix
     sockets. exposed_names: unix sockets by inode, bound in directories that not only root may change.
     socket_directories: the user's own in which some are bound and can be made again. tracers: who traces a process, by
-    the process's pid. open_limit: how many descriptors a process may have in a restore on this node. notes: what could
-    not be looked at.
+    the process's pid. open_limit: how many descriptors a process may have in a restore on this node. mounts_inside: the
+    ids of the mounts that the job itself has made. places: of those processes whose directory may lie on one. notes:
+    what could not be looked at.
     """
 
     init_pid: int
@@ -65,6 +74,8 @@ class Inspection:
     tracers: dict[int, str]
     mappings: list[Mappings]
     open_limit: int
+    mounts_inside: set[int]
+    places: list[Place]
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -73,8 +84,10 @@ class Inspection:
         return len(self.processes) == len(self.tree.members) and self.descriptors.complete
 
 
-def inspect(init_pid: int, leader_pid: int, known: Container[str], limits: Limits) -> Inspection:
+def inspect(init_pid: int, leader_pid: int, known: Container[str], limits: Limits, shim_pid: int = 0) -> Inspection:
     """Look at the pod of `init_pid`. Pids are those of this node.
+
+    shim_pid: a process in the mount namespace that the pod's was made from; 0 when there is none any more.
 
     Whatever seems to lead out of the pod is looked at twice, because the other end may have been created, or handed to
     a child, between the looks at two processes. Blocks while a file system does not answer: call it in a thread.
@@ -89,6 +102,8 @@ def inspect(init_pid: int, leader_pid: int, known: Container[str], limits: Limit
         again = walk(init_pid, leader_pid).members[: limits.processes]
         descriptors.confirm(read_descriptors(again, limits.descriptors))
         network = Network(init_pid, descriptors)
+    mounts = mounts_of(init_pid)
+    inside = made_inside(mounts, mounts_of(shim_pid) if shim_pid else {})
     exposed, own_directories = exposed_names(init_pid, network)
     return Inspection(
         init_pid=init_pid,
@@ -98,7 +113,7 @@ def inspect(init_pid: int, leader_pid: int, known: Container[str], limits: Limit
         processes=processes,
         home=_namespaces(init_pid),
         namespaces={process.pid: _namespaces(process.pid) for process in processes},
-        mounts=mounts_of(init_pid),
+        mounts=mounts,
         descriptors=descriptors,
         network=network,
         half_pipes=[pipe for pipe in descriptors.half_pipes() if pipe.key in known or _leads_outside(pipe, processes)],
@@ -109,8 +124,19 @@ def inspect(init_pid: int, leader_pid: int, known: Container[str], limits: Limit
         tracers={process.pid: name_of(process.tracer) for process in processes if process.tracer},
         mappings=read_mappings(processes),
         open_limit=_open_limit(),
+        mounts_inside=inside,
+        places=_places(processes) if inside else [],
         notes=notes,
     )
+
+
+def _places(processes: list[Process]) -> list[Place]:
+    """Paths only: a look at the directory itself could wait for a program of the pod's."""
+    found: list[Place] = []
+    for process in processes:
+        links = [procfs.link(f"{procfs.PROC}/{process.pid}/{name}") for name in ("cwd", "root")]
+        found.append(Place(process, [link for link in links if link]))
+    return found
 
 
 def _open_limit() -> int:

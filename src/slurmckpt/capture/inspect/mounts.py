@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 
 from slurmckpt.capture import procfs
 
 _MOUNTINFO_BYTES = 64 << 20
+_OF_POD_INIT = ("/dev/shm",)
 
 # File systems whose files are views of the kernel: they have no content that a checkpoint could lose.
 KERNEL_FILE_SYSTEMS = frozenset(
@@ -35,10 +38,11 @@ KERNEL_FILE_SYSTEMS = frozenset(
 
 @dataclass(frozen=True)
 class Mount:
-    """kind: type of the file system. device: `MAJOR:MINOR` in decimal."""
+    """kind: type of the file system. device: `MAJOR:MINOR` in decimal. point: where it is mounted."""
 
     kind: str
     device: str
+    point: str = ""
 
     @property
     def is_fuse(self) -> bool:
@@ -62,8 +66,28 @@ def parse_mountinfo(text: bytes) -> dict[int, Mount]:
         words = line.split(b" ")
         try:
             separator = words.index(b"-", 6)
-            kind, device = words[separator + 1], words[2]
-            found[int(words[0])] = Mount(kind.decode(errors="replace"), device.decode(errors="replace"))
+            kind, device = words[separator + 1].decode(errors="replace"), words[2].decode(errors="replace")
+            found[int(words[0])] = Mount(kind, device, _unescaped(words[4]))
         except (ValueError, IndexError):
             continue
     return found
+
+
+def made_inside(pod: dict[int, Mount], outside: dict[int, Mount]) -> set[int]:
+    """The ids of those mounts of a pod whose file systems are not mounted in the namespace that it was made from.
+
+    outside: the mounts there, empty when they are not known. What pod init itself has mounted does not count.
+    """
+    devices = {mount.device for mount in outside.values()}
+    return {
+        number
+        for number, mount in pod.items()
+        if outside
+        and mount.device not in devices
+        and mount.kind not in KERNEL_FILE_SYSTEMS
+        and mount.point not in _OF_POD_INIT
+    }
+
+
+def _unescaped(path: bytes) -> str:
+    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8) & 0xFF]), path))

@@ -60,6 +60,12 @@ def _sentence(path: str, state: str) -> tuple[str, str]:
             f"has the InfiniBand device {shown(path)} {state}, which cannot be captured",
             "set NCCL_IB_DISABLE=1 (and UCX_TLS=tcp,self,sm for UCX) so that the ranks talk over TCP",
         )
+    if path == "/dev/fuse":
+        # CRIU would look at a file there while the program that answers for it stands still, and wait for ever.
+        return (
+            "serves a FUSE file system, which cannot be captured",
+            "unmount it before a checkpoint, or mount it outside the job",
+        )
     if path.startswith(_GPU_PREFIXES):
         return f"has the GPU device {shown(path)} {state}", "GPU capture is not part of this version"
     return f"has the device {shown(path)} {state}, which cannot be captured", CLOSE
