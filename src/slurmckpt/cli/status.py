@@ -22,7 +22,7 @@ from slurmckpt.cli.jobid import JOB, JobName
 from slurmckpt.config import Settings
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.store.layout import JobStore
-from slurmckpt.store.record import Attempt, Record, read
+from slurmckpt.store.record import Attempt, Record, SkippedNote, read
 from slurmckpt.units import format_bytes, format_seconds
 
 
@@ -128,6 +128,8 @@ def _show(record: Record, valid: set[int], live: dict[str, Any] | None) -> None:
         console.print(checkpoints)
     else:
         console.print("no checkpoint yet")
+    if record.skipped is not None:
+        console.print(escape(_skipped(record.skipped)))
     for event in record.events[-10:]:
         console.print(f"{_time(event.time)}  {escape(event.text)}")
 
@@ -158,6 +160,16 @@ def _began(attempt: Attempt) -> str:
     if attempt.cold_start is not None:
         return f"cold start: {attempt.cold_start}"
     return "from the beginning"
+
+
+def _skipped(note: SkippedNote) -> str:
+    """Why there are no checkpoints now, and how long that has been so."""
+    if note.times == 1:
+        return f"the last checkpoint was skipped at {_time(note.last)}: {note.reason}"
+    return (
+        f"checkpoints are skipped since {_time(note.since)}, {note.times} by now, the last at {_time(note.last)}:"
+        f" {note.reason}"
+    )
 
 
 def _status(status: int | None) -> str:

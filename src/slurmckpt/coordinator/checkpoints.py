@@ -19,6 +19,7 @@ from slurmckpt.coordinator.choice import Skipped, Suspended, Unsettled
 from slurmckpt.coordinator.files.rules import Rules, home_of
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
+from slurmckpt.coordinator.skips import Skips, kind
 from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.coordinator.suspension import suspended
 from slurmckpt.errors import SlurmckptError
@@ -68,6 +69,8 @@ class Checkpointer:
         # What is known of the job from its earlier incarnation, until there is something newer.
         self._cost = plan.manifest.freeze_seconds if plan is not None else None
         self._feature_noted = False
+        self._said: set[str] = set()
+        self._skips = Skips(incarnation.spec.job.job_id, incarnation.journal, notices)
         self._under_way: asyncio.Task[Manifest] | None = None
         self._taken = 0
         self._home: str | None = None
@@ -130,13 +133,13 @@ class Checkpointer:
             except Suspended:
                 raise
             except Skipped as error:
-                await self._report(str(error))
+                await self._skips.one(str(error), self._steps.values())
                 raise
             except Exception as error:
                 if not isinstance(error, (SlurmckptError, OSError)):
                     log.exception("job %d: no checkpoint", self._incarnation.spec.job.job_id)
                 reason = str(error) or type(error).__name__
-                await self._report(reason)
+                await self._skips.one(reason, self._steps.values())
                 raise Skipped(reason) from error
             finally:
                 self._under_way = None
@@ -174,6 +177,7 @@ class Checkpointer:
             # This one is committed all the same.
             log.warning("job %d: %s", manifest.job_id, error)
             await incarnation.journal.event(str(error))
+        await self._skips.over()
         await self._note_feature()
         self.newest = manifest
         self.seconds.append(captured.capture_seconds + committed)
@@ -282,14 +286,9 @@ class Checkpointer:
 
     async def _say_once(self, text: str) -> None:
         """In the job's output and its record, when it is new."""
-        if not self._notices.knows(text):
-            with contextlib.suppress(SlurmckptError, OSError):
-                await self._incarnation.journal.event(text)
-        await self._notices.to_running(self._steps.values(), text)
-
-    async def _report(self, reason: str) -> None:
-        """Say once in the job's output, and always in log and record, why there is no checkpoint."""
-        log.warning("job %d: no checkpoint: %s", self._incarnation.spec.job.job_id, reason)
+        if kind(text) in self._said:
+            return
+        self._said.add(kind(text))
         with contextlib.suppress(SlurmckptError, OSError):
-            await self._incarnation.journal.event(f"checkpoint skipped: {reason}")
-        await self._notices.to_running(self._steps.values(), f"checkpoint skipped: {reason}")
+            await self._incarnation.journal.event(text)
+        await self._notices.to_running(self._steps.values(), text)

@@ -13,7 +13,7 @@ from slurmckpt.store import lease, record
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.layout import JobStore
 from slurmckpt.store.manifest import Manifest
-from slurmckpt.store.record import Attempt, CheckpointNote, Record, StepNote
+from slurmckpt.store.record import Attempt, CheckpointNote, Record, SkippedNote, StepNote
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ class Journal:
         kept = await record.load(store, files)
         if job is not None:
             kept.name, kept.array = one_line(job.name)[:_MAX_NAME], job.array
+        kept.skipped = None
         cls.mark_lost(kept)
         attempt = Attempt(epoch=epoch, node=spec.node, started=time.time())
         kept.attempts.append(attempt)
@@ -125,6 +126,11 @@ class Journal:
         )
         del self._record.checkpoints[:-_MAX_CHECKPOINTS]
         self._record.removed = None
+        await self._save()
+
+    async def skipped(self, note: SkippedNote | None) -> None:
+        """Checkpoints are not taken now, for this reason; None when they are."""
+        self._record.skipped = note
         await self._save()
 
     async def event(self, text: str) -> None:

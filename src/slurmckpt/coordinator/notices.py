@@ -19,9 +19,9 @@ class Notices:
         self._waiting: list[str] = []
         self._said: set[str] = set()
 
-    def knows(self, text: str) -> bool:
-        """Whether this has been said, or waits to be."""
-        return text in self._said
+    def forget(self, text: str) -> None:
+        """It may be said once more."""
+        self._said.discard(text)
 
     def later(self, text: str) -> None:
         """For the next task that starts."""

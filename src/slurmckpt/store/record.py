@@ -82,11 +82,25 @@ class Event:
 
 
 @dataclass
+class SkippedNote:
+    """Checkpoints that were not taken, one after the other. Times are seconds since 1970.
+
+    reason: that of the last one. since: when the first was skipped for it. times: how many were.
+    """
+
+    reason: str
+    since: float
+    last: float
+    times: int
+
+
+@dataclass
 class Record:
     """What happened to one job. Only the last 200 events are kept.
 
     name: the job's own. array: `12_3` for a task of an array. removed: when and by whom its checkpoints were removed,
-    as the end of a sentence; None when they were not, or there have been new ones since.
+    as the end of a sentence; None when they were not, or there have been new ones since. skipped: why the last
+    checkpoint was not taken; None when it was.
     """
 
     job_id: int
@@ -98,6 +112,7 @@ class Record:
     name: str = ""
     array: str = ""
     removed: str | None = None
+    skipped: SkippedNote | None = None
     format: int = RECORD_FORMAT
 
     def add_event(self, time: float, text: str) -> None:
@@ -139,6 +154,7 @@ def read(store: JobStore) -> Record:
         name=_text(values, "name") or "",
         array=_text(values, "array") or "",
         removed=_text(values, "removed"),
+        skipped=_skipped(values.get("skipped")),
     )
 
 
@@ -201,6 +217,17 @@ def _checkpoint(values: Mapping[str, object]) -> CheckpointNote | None:
         steps=_texts(values, "steps"),
         node=_text(values, "node") or "",
     )
+
+
+def _skipped(value: object) -> SkippedNote | None:
+    if not isinstance(value, dict):
+        return None
+    values = cast("dict[str, object]", value)
+    reason, times = _text(values, "reason"), _whole(values, "times")
+    since, last = _number(values, "since"), _number(values, "last")
+    if reason is None or since is None or last is None or times is None:
+        return None
+    return SkippedNote(reason, since, last, times)
 
 
 def _event(values: Mapping[str, object]) -> Event | None:

@@ -25,7 +25,7 @@ from slurmckpt.slurm.port import JobLine
 from slurmckpt.store import record
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.layout import JobStore
-from slurmckpt.store.record import Attempt, CheckpointNote, Record, StepNote
+from slurmckpt.store.record import Attempt, CheckpointNote, Record, SkippedNote, StepNote
 
 ME = pwd.getpwuid(os.getuid())
 # 2026-11-29 12:00:00 UTC
@@ -306,3 +306,21 @@ def test_a_user_id_without_account(shop: Shop, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pwd, "getpwuid", getpwuid)
     done = shop.status()
     assert (done.exit_code, done.output) == (1, "Error: user id 4711 has no account on this host; name the job\n")
+
+
+@pytest.mark.parametrize(
+    ("times", "line"),
+    [
+        (1, "the last checkpoint was skipped at 11-29 12:10:00: process 101 uses io_uring"),
+        (
+            7,
+            "checkpoints are skipped since 11-29 12:00:00, 7 by now, the last at 11-29 12:10:00:"
+            " process 101 uses io_uring",
+        ),
+    ],
+)
+def test_why_there_are_no_checkpoints_now(shop: Shop, times: int, line: str) -> None:
+    note = SkippedNote("process 101 uses io_uring", NOON, NOON + 600, times)
+    shop.job(4711, Record(4711, ME.pw_name, "linux", [Attempt(1, "n1", NOON)], skipped=note))
+    assert line in shop.status("4711").output.splitlines()
+    assert json.loads(shop.status("4711", "--json").output)["skipped"]["times"] == times

@@ -24,6 +24,7 @@ from slurmckpt.identity import JobIdentity
 from slurmckpt.slurm.port import SlurmPort
 from slurmckpt.store import lease, retention, transfer
 from slurmckpt.store.lease import LeaseLost
+from slurmckpt.store.record import SkippedNote
 from slurmckpt.units import Interval
 from tests.unit.coordinator.parts import GID, UID, image
 
@@ -32,9 +33,13 @@ class FakeJournal:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.committed: list[int] = []
+        self.skips: list[SkippedNote | None] = []
 
     async def event(self, text: str) -> None:
         self.events.append(text)
+
+    async def skipped(self, note: SkippedNote | None) -> None:
+        self.skips.append(note)
 
     async def checkpoint(self, manifest: Any, capture_seconds: float, commit_seconds: float) -> None:
         self.committed.append(manifest.seq)
@@ -202,6 +207,25 @@ def test_a_capture_that_is_skipped_says_why(stage: Stage) -> None:
         asyncio.run(stage.checkpointer.take())
     assert stage.journal.events == ["checkpoint skipped: process 101 uses io_uring"]
     assert stage.notices._waiting == ["checkpoint skipped: process 101 uses io_uring"]
+
+
+def test_a_reason_that_stays_is_told_once_and_again_after_it_has_worked(stage: Stage) -> None:
+    async def scene() -> None:
+        for number in range(3):
+            stage.capture_error = Skipped(f"process {100 + number} uses io_uring")
+            with pytest.raises(Skipped):
+                await stage.checkpointer.take()
+        stage.capture_error = None
+        await stage.checkpointer.take()
+        stage.capture_error = Skipped("process 104 uses io_uring")
+        with pytest.raises(Skipped):
+            await stage.checkpointer.take()
+
+    asyncio.run(scene())
+    told = ["checkpoint skipped: process 100 uses io_uring", "checkpoint skipped: process 104 uses io_uring"]
+    assert (stage.journal.events, stage.notices._waiting) == (told, told)
+    counted = [note and (note.reason, note.times) for note in stage.journal.skips]
+    assert counted == [*((f"process {100 + n} uses io_uring", n + 1) for n in range(3)), None, (told[1][20:], 1)]
 
 
 def test_one_at_a_time(stage: Stage) -> None:

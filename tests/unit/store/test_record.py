@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurmckpt.errors import StoreError
-from slurmckpt.store.record import Attempt, CheckpointNote, Event, Record, StepNote, load, save
+from slurmckpt.store.record import Attempt, CheckpointNote, Event, Record, SkippedNote, StepNote, load, save
 from tests.unit.store.world import World
 
 EMPTY = Record(4711, "jane", "cluster")
@@ -37,6 +37,7 @@ def test_comes_back(world: World) -> None:
             Attempt(2, "n2", 120.0, restored_from=3, restored_seconds=0.14, lost_seconds=12.5, refused=["#4: changed"]),
         ],
         checkpoints=[CheckpointNote(3, 1, 86.5, 436_000_000, 120_000_000, 0.28, 0.2, 1.5, ["batch", "0"], "n1")],
+        skipped=SkippedNote("process 101 uses io_uring", 90.0, 110.5, 3),
     )
     record.add_event(121.0, "restored from #3")
     saved(world, record)
@@ -57,7 +58,19 @@ def test_only_the_last_events_are_kept(world: World) -> None:
     assert loaded(world).events[-1] == Event(249.0, "event 249")
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"null", b"{", b"[" * 100_000, b'{"attempts": 5, "events": {}}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"null",
+        b"{",
+        b"[" * 100_000,
+        b'{"attempts": 5, "events": {}}',
+        b'{"skipped": {"times": 3}}',
+    ],
+)
 def test_nonsense_is_an_empty_record(world: World, data: bytes) -> None:
     world.as_user(world.store.record.write_bytes, data)
     assert loaded(world) == EMPTY
