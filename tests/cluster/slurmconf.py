@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,8 @@ PreemptMode={mode}
 PartitionName=low Nodes=ALL PriorityTier=1 GraceTime={grace} PreemptMode={mode} MaxTime=INFINITE State=UP
 PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE State=UP
 """
+# Slurm's own line, in the output of a step, about the SIGTERM of a preemption; before 25.05 without the reason.
+STEP_TERMINATED = re.compile(r"\*\*\* STEP \S+ ON n\d CANCELLED AT \S+ (?:DUE to SIGNAL Terminated )?\*\*\*")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.harness import Cluster, Job, chain, drained, events, restored_from, settings, wait_for
-from tests.cluster.slurmconf import PREEMPTION, slurm_conf
+from tests.cluster.slurmconf import PREEMPTION, STEP_TERMINATED, slurm_conf
 
 pytestmark = pytest.mark.long
 
@@ -94,9 +94,7 @@ def test_a_preempted_job_takes_a_last_checkpoint(cluster: Cluster, directory: Pa
         assert restored_from(job) == 1
         assert job.wait_end() == "COMPLETED", job.output()
     expected = [f"{rank}: {line}" for rank in (0, 1) for line in chain(600)] if "srun" in script else chain(600)
-    # Slurm itself says in the output when it sends the signal; before 25.05 without the reason.
-    said = re.compile(r"\*\*\* STEP \S+ ON n\d CANCELLED AT \S+ (?:DUE to SIGNAL Terminated )?\*\*\*")
-    lines = [line for line in job.output().splitlines() if not said.search(line)]
+    lines = [line for line in job.output().splitlines() if not STEP_TERMINATED.search(line)]
     outcomes = [attempt["outcome"] for attempt in job.status()["attempts"]]
     if "requeued" in outcomes:
         # Slurm 24.11 takes the end after a preemption for another one; the next attempt ends at once.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.harness import Cluster, Job, chain, wait_for
-from tests.cluster.slurmconf import PREEMPTION, slurm_conf
+from tests.cluster.slurmconf import PREEMPTION, STEP_TERMINATED, slurm_conf
 
 INFINITE = "--checkpoint-interval=infinite"
 
@@ -114,6 +114,6 @@ def test_a_job_whose_step_the_preemption_ended_has_not_finished(cluster: Cluster
     assert job.wait_end() == "COMPLETED", job.output()
     assert job.info()["restart_cnt"] == 1
     # Slurm's own line about the signal is there when the last checkpoint is taken in the grace time.
-    lines = [line for line in program_lines(job) if "DUE to SIGNAL Terminated" not in line]
+    lines = [line for line in program_lines(job) if not STEP_TERMINATED.search(line)]
     assert lines == [*chain(300), "end"]
     assert job.status()["attempts"][1]["restored_from"] is not None
