@@ -6,11 +6,13 @@ restored.
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, Job, move, restored_from
+from tests.cluster.harness import Cluster, Job, events, move, restored_from, settings, wait_for
 
 ON_REQUEST = "--checkpoint-interval=infinite"
 
@@ -51,3 +53,125 @@ def test_files_that_are_changed_in_place(cluster: Cluster, directory: Path, kind
     script = "".join(f"python3 inplace.py {kind} {kind}.data 150 0.03 &\n" for kind in kinds) + "wait"
     job = cluster.submit(script, ON_REQUEST, directory=directory)
     assert_exact(captured_moved_and_ended(job, kinds, 30, 70), kinds, 150)
+
+
+def test_a_database_is_exact_after_a_crash_in_place(cluster: Cluster, directory: Path) -> None:
+    """Its file is still there, with what was written since; so are those who did not die, until then."""
+    job = cluster.submit("python3 rows.py run.db delete outside 150 0.03", ON_REQUEST, directory=directory)
+    job.wait_output("^delete outside 30$")
+    seq = job.checkpoint()
+    job.wait_output("^delete outside 70$")
+    cluster.run("pkill", "-SEGV", "-f", "rows.py run.db", user="root", node=job.node())
+    wait_for("the restore in place", lambda: any(f"in place from #{seq}" in text for text in events(job)))
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert_exact(job.output(), ["delete outside"], 150)
+
+
+def test_what_lies_on_the_node_itself_comes_along(cluster: Cluster, directory: Path) -> None:
+    """The job's TMPDIR with everything in it; and what is open elsewhere in /tmp, or was deleted there."""
+    script = """
+export TMPDIR=/tmp/of-job-$SLURM_JOB_ID
+mkdir -p $TMPDIR/sub && echo kept >$TMPDIR/sub/closed && ln -s sub/closed $TMPDIR/link
+exec 3>/tmp/deleted-$SLURM_JOB_ID && echo one >&3 && rm /tmp/deleted-$SLURM_JOB_ID
+python3 rows.py $TMPDIR/run.db wal outside 150 0.03 &
+python3 inplace.py file /tmp/open-$SLURM_JOB_ID 150 0.03
+wait
+echo two >&3; python3 -c 'import os; print(open("/proc/self/fd/3").read().split())'
+cat $TMPDIR/link; ls $TMPDIR
+"""
+    with settings(cluster, '[files]\ncarry = ["$TMPDIR"]'):
+        job = cluster.submit(script, ON_REQUEST, directory=directory)
+        kinds = ["wal outside", "file"]
+        output = captured_moved_and_ended(job, kinds, 30, 70)
+    assert_exact(output, kinds, 150)
+    assert output.splitlines()[-7:] == ["['one', 'two']", "kept", "link", "run.db", "run.db-shm", "run.db-wal", "sub"]
+
+
+REPLACED = """import os, sys, time
+first = open("first.log", "w")
+while not os.path.exists("second please"): time.sleep(0.05)
+second = open("second.log", "w")
+for number in range(100):
+    print(number, file=second, flush=True)
+print("ready", flush=True)
+while not os.path.exists("go"): time.sleep(0.05)
+print("end", flush=True)
+"""
+
+
+def test_a_file_that_was_replaced_is_refused_and_the_checkpoint_before_is_used(
+    cluster: Cluster, directory: Path
+) -> None:
+    """Cutting what lies there now would damage another file, and bring nothing back."""
+    (directory / "replaced.py").write_text(REPLACED)
+    job = cluster.submit("exec python3 replaced.py", ON_REQUEST, directory=directory)
+    wait_for("the first file", lambda: (directory / "first.log").exists())
+    first = job.checkpoint()
+    (directory / "second please").touch()
+    job.wait_output("^ready$")
+    second = job.checkpoint()
+    log = directory / "second.log"
+    log.rename(directory / "second.log.1")
+    log.write_text("another file, and longer than the first one was\\n" * 100)
+    size = log.stat().st_size
+    os.chown(log, 1000, 1000)
+    (directory / "second please").unlink()
+    move(job, job.node())
+    assert restored_from(job) == first
+    assert job.status()["attempts"][-1]["refused"] == [
+        f"#{second}: /home/alice/{directory.name}/second.log has been replaced by another file of that name since the"
+        " checkpoint"
+    ]
+    assert log.stat().st_size == size
+    job.cancel()
+
+
+def test_a_file_that_is_too_large_to_be_saved_is_refused_once(cluster: Cluster, directory: Path) -> None:
+    program = "import os, time\nf = open('large', 'w+b'); f.truncate(3 << 20); print('ready', flush=True)\n"
+    (directory / "large.py").write_text(program + "while not os.path.exists('go'): time.sleep(0.05)\n")
+    with settings(cluster, '[files]\nmax_save = "1M"'):
+        job = cluster.submit("exec python3 large.py", ON_REQUEST, directory=directory)
+        job.wait_output("^ready$")
+        done = [cluster.run("slurmckpt", "checkpoint", job.name, check=False) for _ in range(2)]
+    reason = (
+        rf"process \d+ \(python3\) writes /home/alice/{directory.name}/large in place \(3.1 MB\), and no more than 1.0 MB of"
+        " such files is saved: raise files.max_save, or give it another policy in files.rules"
+    )
+    assert all(re.search(reason, each.stderr) and each.returncode == 1 for each in done), done
+    (directory / "go").touch()
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert len(re.findall(reason, job.output())) == 1, job.output()
+
+
+FOLLOWED = """
+(for i in $(seq 0 149); do echo line $i; sleep 0.05; done; echo the end) >>followed.log &
+tail -n +1 -f followed.log | sed -u '/the end/q'
+pkill tail
+wait
+"""
+
+
+def test_tail_follows_a_log_that_grows(cluster: Cluster, directory: Path) -> None:
+    """It was told of the file by inotify, and holds a place in it."""
+    (directory / "followed.log").touch()
+    os.chown(directory / "followed.log", 1000, 1000)
+    job = cluster.submit(FOLLOWED, ON_REQUEST, directory=directory)
+    output = captured_moved_and_ended(job, ["line"], 30, 70)
+    wanted = [f"line {number}" for number in range(150)] + ["the end"]
+    assert [line for line in output.splitlines() if line.startswith(("line", "the"))] == wanted
+    assert (directory / "followed.log").read_text().splitlines() == wanted
+
+
+def test_twenty_thousand_descriptors(cluster: Cluster, directory: Path) -> None:
+    """Of all kinds; a fifth of them written in place, with a content of its own each. A few less are left to Python."""
+    job = cluster.submit("exec python3 many.py 19980", ON_REQUEST, directory=directory)
+    job.wait_output("^ready$")
+    seq = job.checkpoint()
+    (directory / "spoil").touch()
+    job.wait_output("^spoilt$")
+    move(job, job.node())
+    assert restored_from(job) == seq
+    (directory / "spoil").unlink()
+    (directory / "go").touch()
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert job.output().splitlines()[-1] == "19980 exact"

@@ -6,7 +6,6 @@ A carried directory is the job's own: what was put there after the boundary is t
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import stat
 import tarfile
@@ -20,8 +19,6 @@ from slurmckpt.errors import Refused, SlurmckptError
 from slurmckpt.filerules import expand
 from slurmckpt.store.identity import beat
 from slurmckpt.units import format_bytes
-
-log = logging.getLogger(__name__)
 
 _MAX_DIRECTORIES = 64
 _ENVIRONMENT_BYTES = 4 << 20
@@ -39,25 +36,31 @@ class Directory:
 
 
 def find(pods: Sequence[Pod], rules: Rules) -> list[Directory]:
-    """The directories that the settings name, with the variables of all processes. None lies in another.
-
-    To be called as root. Raises Refused.
-    """
+    """The directories that the settings name, with the variables of all processes. As root. Raises Refused."""
     found: dict[str, Directory] = {}
     for pod in pods if rules.settings.carry else ():
         environments = [_environment(process.pid) for process in pod.scan.processes]
         for text in rules.settings.carry:
             for path in {expand(text, environment, rules.home) for environment in environments} - {""}:
                 found.setdefault(path, Directory(path, pod.root, rules.uid))
-    if rules.home:
-        for path in found:
-            if f"{rules.home.rstrip('/')}/".startswith(f"{path}/"):
-                raise Refused(f"{path} (files.carry) holds the home of the job's user, and cannot be the job's own")
     if len(found) > _MAX_DIRECTORIES:
         raise Refused(
             f"the job names {len(found)} directories to be carried (files.carry), more than {_MAX_DIRECTORIES}"
         )
-    return [one for path, one in sorted(found.items()) if not any(path.startswith(f"{other}/") for other in found)]
+    return [one for _, one in sorted(found.items())]
+
+
+def choose(directories: Sequence[Directory], home: str) -> list[Directory]:
+    """Those that are there and the job's own, none of which lies in another. As the user. Raises Refused, OSError."""
+    own = []
+    for each in directories:
+        with _opened(each) as top:
+            if top is None:
+                continue
+        if home and f"{home.rstrip('/')}/".startswith(f"{each.path}/"):
+            raise Refused(f"{each.path} (files.carry) holds the home of the job's user, and cannot be the job's own")
+        own.append(each)
+    return [each for each in own if not any(each.path.startswith(f"{other.path}/") for other in own)]
 
 
 def measure(directories: Sequence[Directory], limit: int) -> int:
@@ -77,11 +80,8 @@ def measure(directories: Sequence[Directory], limit: int) -> int:
     return total
 
 
-def save(directory: Directory, target: int, limit: int, go_on: Callable[[], None]) -> bool:
-    """Write its content to this descriptor (tar). Gives whether there is such a directory. As the user.
-
-    limit: bytes of content. Raises SlurmckptError.
-    """
+def save(directory: Directory, target: int, limit: int, go_on: Callable[[], None]) -> None:
+    """Write its content to this descriptor (tar). As the user. limit: bytes of content. Raises SlurmckptError."""
     total = 0
 
     def count(size: int) -> None:
@@ -94,13 +94,12 @@ def save(directory: Directory, target: int, limit: int, go_on: Callable[[], None
     try:
         with _opened(directory) as top:
             if top is None:
-                return False
+                raise SlurmckptError(f"{directory.path} (files.carry) has just been removed")
             with archiving.written_to(target) as tar:
                 archiving.add_all(tar, top, count)
     except (OSError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise SlurmckptError(f"{directory.path} (files.carry) cannot be saved: {reason}") from error
-    return True
 
 
 def fill(directory: Directory, source: int) -> None:
@@ -145,7 +144,6 @@ def _opened(directory: Directory) -> Iterator[int | None]:
         if _is_own(directory, os.fstat(top)):
             yield top
         else:
-            log.info("%s is not carried: it belongs to another user", directory.path)
             yield None
     finally:
         os.close(top)

@@ -50,7 +50,8 @@ async def foresee(init_pids: Sequence[int], scans: Sequence[PodScan], rules: Rul
     """How many bytes save() will write, while the ranks run. Raises Refused, with what is too large, or OSError."""
     with contextlib.ExitStack() as stack:
         pods = await asyncio.to_thread(_pods, init_pids, scans, stack)
-        directories = await asyncio.to_thread(carrying.find, pods, rules)
+        named = await asyncio.to_thread(carrying.find, pods, rules)
+        directories = await files.run_to_end(carrying.choose, named, rules.home)
         total = await files.run_to_end(carrying.measure, directories, rules.settings.max_carry)
         for each in decide(pods, rules, carried=[one.path for one in directories]):
             total += sum(file.size for file, treatment in each.items() if treatment == "save")
@@ -85,14 +86,15 @@ class Saver:
         """
         faults.at("capture.files")
         pods = await asyncio.to_thread(_pods, init_pids, scans, self._stack)
-        directories = await asyncio.to_thread(carrying.find, pods, self._rules)
+        named = await asyncio.to_thread(carrying.find, pods, self._rules)
+        directories = await self._within(self._files.run(carrying.choose, named, self._rules.home))
         treated = decide(pods, self._rules, without, [one.path for one in directories])
         for number, each in enumerate(directories):
             archive = f"carried-{number}.tar"
             target = self._create(archive)
             limit = self._rules.settings.max_carry
-            if await self._within(self._files.run(carrying.save, each, target, limit, self._go_on)):
-                self.carried.append(CarriedDirectory(each.path, archive))
+            await self._within(self._files.run(carrying.save, each, target, limit, self._go_on))
+            self.carried.append(CarriedDirectory(each.path, archive))
         if any(treatment == "save" for each in treated for treatment in each.values()):
             self._target = self._create(CONTENT)
         return [

@@ -59,17 +59,24 @@ def test_variables_are_those_of_the_processes() -> None:
     ]
 
 
-def test_a_directory_in_another_one_is_carried_once() -> None:
-    assert found(["$A", "$B"], {"A": "/scratch/7", "B": "/scratch/7/tmp"}, {"A": "/scratch/77"}) == [
-        "/scratch/7",
-        "/scratch/77",
-    ]
+def chosen(files: UserFiles, root: int, *paths: Path, home: str = "") -> list[Path]:
+    directories = [Directory(str(path), root, ME[0]) for path in paths]
+    return [Path(each.path) for each in files.run_sync(carrying.choose, directories, home)]
 
 
-@pytest.mark.parametrize("path", ["/home/jane", "/home"])
-def test_a_home_is_not_carried(path: str) -> None:
-    with pytest.raises(Refused, match=rf"^{path} \(files.carry\) holds the home of the job's user"):
-        found(["$TMPDIR"], {"TMPDIR": path})
+def test_a_directory_in_another_one_is_carried_once(home: Path, user_files: UserFiles, root: int) -> None:
+    """But not in one that is not carried, as Slurm's TMPDIR=/tmp."""
+    paths = [home / "a", home / "a" / "b", home / "ab"]
+    for path in paths:
+        path.mkdir()
+        os.chown(path, *ME)
+    assert chosen(user_files, root, Path("/tmp"), *paths, home / "none") == [paths[0], paths[2]]
+
+
+@pytest.mark.parametrize("below", ["", "jane", "jane/x"])
+def test_a_home_is_not_carried(home: Path, user_files: UserFiles, root: int, below: str) -> None:
+    with pytest.raises(Refused, match=rf"^{home} \(files.carry\) holds the home of the job's user"):
+        chosen(user_files, root, home, home=str(home / below))
 
 
 def test_nothing_is_asked_for() -> None:
@@ -119,7 +126,7 @@ def test_everything_comes_back_and_what_came_later_goes(
     directory, limit = Directory(str(top), root, ME[0]), GIB
     assert user_files.run_sync(carrying.measure, [directory], limit) >= 7
     with (tmp_path / "archive").open("w+b") as archive:
-        assert user_files.run_sync(carrying.save, directory, archive.fileno(), limit, nothing)
+        user_files.run_sync(carrying.save, directory, archive.fileno(), limit, nothing)
         # On another node there is nothing.
         (top / "sub" / "closed").chmod(0o700)
         subprocess.run(["rm", "-rf", str(top)], check=True)
@@ -148,17 +155,9 @@ def test_more_than_may_be_carried(home: Path, tmp_path: Path, user_files: UserFi
         user_files.run_sync(carrying.save, directory, archive.fileno(), 99, nothing)
 
 
-def test_a_directory_that_is_not_there(home: Path, user_files: UserFiles, root: int) -> None:
-    directory = Directory(str(home / "none"), root, ME[0])
-    assert user_files.run_sync(carrying.measure, [directory], GIB) == 0
-    assert not user_files.run_sync(carrying.save, directory, -1, GIB, nothing)
-
-
-def test_a_directory_of_another_user(user_files: UserFiles, root: int) -> None:
-    """A TMPDIR that is everybody's /tmp is not the job's own."""
-    directory = Directory("/tmp", root, ME[0])
-    assert user_files.run_sync(carrying.measure, [directory], GIB) == 0
-    assert not user_files.run_sync(carrying.save, directory, -1, GIB, nothing)
+def test_a_directory_that_is_removed_meanwhile(home: Path, user_files: UserFiles, root: int) -> None:
+    with pytest.raises(SlurmckptError, match=r"/none \(files.carry\) has just been removed$"):
+        user_files.run_sync(carrying.save, Directory(str(home / "none"), root, ME[0]), -1, GIB, nothing)
 
 
 def test_a_link_is_not_followed(home: Path, user_files: UserFiles, root: int) -> None:
