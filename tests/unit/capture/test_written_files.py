@@ -1,4 +1,4 @@
-"""Which files of a pod are written at their end only, and which may change where they have content already."""
+"""How a pod holds its files and pipes: what is written at its end only, what lost its name, what is too much."""
 
 from __future__ import annotations
 
@@ -79,3 +79,18 @@ ready()
         f"has {tmp_path}/mapped mapped, {what}",
     ]
     assert found.open_files == []
+
+
+@pytest.mark.parametrize("count", [1024, 1025])
+def test_more_pipes_than_criu_can_capture(make_pod: Callable[..., Any], count: int) -> None:
+    pod = make_pod(
+        f"""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+keep = [os.pipe() for _ in range({count})]
+ready()
+"""
+    )
+    reason = f"and the rest of the pod read from {count} pipes, and CRIU captures no more than 1024: close pipes that"
+    found = scan(pod.init, pod.leader).refusals
+    assert [reason in text for text in found] == ([True] if count > 1024 else []), found
