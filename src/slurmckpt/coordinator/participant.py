@@ -58,7 +58,8 @@ def check_owners(found: PodScan, uid: int) -> None:
     """
     for process in found.processes:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if os.stat(f"/proc/{process.pid}/fd").st_uid != uid:
+            # A zombie holds nothing any more, and its directory is root's.
+            if process.state != "Z" and os.stat(f"/proc/{process.pid}/fd").st_uid != uid:
                 raise Skipped(f"{process} has rights or secrets that its user may not see (a set-user-id program?)")
 
 
