@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x63riu_files.proto\x12\x0eslurmckpt.criu\",\n\x0ereg_file_entry\x12\x0c\n\x04name\x18\x06 \x02(\x0c\x12\x0c\n\x04size\x18\x08 \x01(\x04\"9\n\nfile_entry\x12+\n\x03reg\x18\x03 \x01(\x0b\x32\x1e.slurmckpt.criu.reg_file_entry')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x63riu_files.proto\x12\x0eslurmckpt.criu\",\n\x0ereg_file_entry\x12\x0c\n\x04name\x18\x06 \x02(\x0c\x12\x0c\n\x04size\x18\x08 \x01(\x04\"q\n\rtimerfd_entry\x12\x0f\n\x07\x63lockid\x18\x04 \x02(\r\x12\x15\n\rsettime_flags\x18\x06 \x02(\r\x12\x0c\n\x04vsec\x18\x07 \x02(\x04\x12\r\n\x05vnsec\x18\x08 \x02(\x04\x12\x0c\n\x04isec\x18\t \x02(\x04\x12\r\n\x05insec\x18\n \x02(\x04\"e\n\nfile_entry\x12+\n\x03reg\x18\x03 \x01(\x0b\x32\x1e.slurmckpt.criu.reg_file_entry\x12*\n\x03tfd\x18\x0c \x01(\x0b\x32\x1d.slurmckpt.criu.timerfd_entry')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,6 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REG_FILE_ENTRY']._serialized_start=36
   _globals['_REG_FILE_ENTRY']._serialized_end=80
-  _globals['_FILE_ENTRY']._serialized_start=82
-  _globals['_FILE_ENTRY']._serialized_end=139
+  _globals['_TIMERFD_ENTRY']._serialized_start=82
+  _globals['_TIMERFD_ENTRY']._serialized_end=195
+  _globals['_FILE_ENTRY']._serialized_start=197
+  _globals['_FILE_ENTRY']._serialized_end=298
 # @@protoc_insertion_point(module_scope)

@@ -40,26 +40,26 @@ def rename_all(directory: Path, renamed: Mapping[str, str]) -> int:
     """As rename(), for old path -> new path."""
     given = {os.fsencode(old): os.fsencode(new) for old, new in renamed.items()}
 
-    def change(file: images.reg_file_entry) -> bool:
-        if file.name not in given:
+    def change(entry: images.file_entry) -> bool:
+        if not entry.HasField("reg") or entry.reg.name not in given:
             return False
-        file.name = given[file.name]
+        entry.reg.name = given[entry.reg.name]
         return True
 
-    return _change(directory / "files.img", change)
+    return rewrite(directory, change)
 
 
 def forget_sizes(directory: Path, paths: Collection[str]) -> int:
     """Let CRIU accept files of any size under these paths. Gives how many open files had one. Raises as rename()."""
     wanted = {os.fsencode(path) for path in paths}
 
-    def change(file: images.reg_file_entry) -> bool:
-        if file.name not in wanted or not file.HasField("size"):
+    def change(entry: images.file_entry) -> bool:
+        if not entry.HasField("reg") or entry.reg.name not in wanted or not entry.reg.HasField("size"):
             return False
-        file.ClearField("size")
+        entry.reg.ClearField("size")
         return True
 
-    return _change(directory / "files.img", change)
+    return rewrite(directory, change)
 
 
 def paths(directory: Path) -> list[str]:
@@ -67,12 +67,16 @@ def paths(directory: Path) -> list[str]:
     return [os.fsdecode(entry.reg.name) for entry, _ in _entries(directory / "files.img") if entry.HasField("reg")]
 
 
-def _change(path: Path, change: Callable[[images.reg_file_entry], bool]) -> int:
-    """Write the image anew when `change` has changed entries of it; gives how many."""
+def rewrite(directory: Path, change: Callable[[images.file_entry], bool]) -> int:
+    """Have `change` look at every entry of the images in `directory`; it says whether it has changed it.
+
+    Gives how many were changed. Raises OSError or ImageError; the image is unchanged then.
+    """
+    path = directory / "files.img"
     entries, found = [_HEADER.pack(*_MAGICS)], 0
     for entry, raw in _entries(path):
         message = raw
-        if entry.HasField("reg") and change(entry.reg):
+        if change(entry):
             message = entry.SerializeToString()
             found += 1
         entries += [_SIZE.pack(len(message)), message]

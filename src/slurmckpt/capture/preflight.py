@@ -77,7 +77,7 @@ class PodScan:
     outside the pod. notes: what is unusual but no reason to refuse. inside: both ends, (local, remote), of each
     connection that does not. used_files: what is mapped, or open for reading. socket_directories: the user's own in
     which unix sockets are bound. nameless_shm: whether files in /dev/shm are open, or mapped, that have
-    lost their name.
+    lost their name. has_timerfds: whether there are any.
     """
 
     processes: list[Process]
@@ -91,6 +91,7 @@ class PodScan:
     used_files: list[UsedFile] = field(default_factory=list)
     socket_directories: list[OwnDirectory] = field(default_factory=list)
     nameless_shm: bool = False
+    has_timerfds: bool = False
 
 
 def scan(
@@ -134,6 +135,7 @@ def scan(
         inside=[(str(one.local), str(one.remote)) for one in seen.network.inside()],
         used_files=used_files(seen.descriptors, seen.mappings, seen.mounts),
         socket_directories=seen.socket_directories,
+        has_timerfds=any(one.kind == "timerfd" for one in seen.descriptors.anonymous),
         nameless_shm=any(_is_nameless(path) for path in _shown_paths(seen)),
     )
 

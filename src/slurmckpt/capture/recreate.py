@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurmckpt.capture import criu, socketdirs, sysvipc
+from slurmckpt.capture import attributes, criu, fileimages, socketdirs, sysvipc, timerfds
 
 
-async def restore(installation: criu.Installation, target: criu.Target, images: Path, hooks: criu.RestoreHooks) -> None:
-    """As criu.restore(). Raises Refused and IpcError, too."""
+async def restore(
+    installation: criu.Installation,
+    target: criu.Target,
+    images: Path,
+    hooks: criu.RestoreHooks,
+    cpus: Sequence[int] = (),
+) -> None:
+    """As criu.restore(). cpus: those that Slurm has given to the tasks. Raises Refused and IpcError, too."""
+    try:
+        await asyncio.to_thread(timerfds.adjust, images)
+    except fileimages.ImageError as error:
+        raise criu.CriuError(f"the image of the timers cannot be prepared: {error}") from error
     directories = await asyncio.to_thread(socketdirs.take, target.pod_init, images)
 
     async def connected() -> None:
         # All that has a name or is shared between processes is there; a failure still ends the restore.
         await asyncio.to_thread(directories.close)
         await asyncio.to_thread(sysvipc.mend, target.pod_init, images)
+        await asyncio.to_thread(attributes.apply, target.pod_init, cpus, images)
         await hooks.connected()
 
     try:

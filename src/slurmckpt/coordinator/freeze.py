@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt import faults
-from slurmckpt.capture import criu, socketdirs, sysvipc
+from slurmckpt.capture import attributes, criu, socketdirs, sysvipc, timerfds
 from slurmckpt.capture.drain import DrainResult, drain
 from slurmckpt.capture.inspect.used import UsedFile
+from slurmckpt.capture.preflight import PodScan
 from slurmckpt.capture.processes import pod_processes
 from slurmckpt.coordinator import outputs, shm
 from slurmckpt.coordinator.choice import Choice, Skipped, Suspended, Unsettled
@@ -217,8 +218,7 @@ class Cut:
             # Only what must be exact is taken from this look; whether all can be dumped is CRIU's to say now.
             participant.scan = await asyncio.to_thread(look, participant.step, participant.pod, self._choice)
             check_owners(participant.scan, participant.pod.uid)
-            await asyncio.to_thread(sysvipc.save, participant.pod.init_pid, participant.images)
-            await asyncio.to_thread(socketdirs.save, participant.scan.socket_directories, participant.images)
+            await asyncio.to_thread(_note_the_rest, participant, participant.scan)
         await self._drain()
         self.measured = outputs.measure(self._own_holders())
         for participant in self.participants:
@@ -276,6 +276,16 @@ async def _has_ended(pod: Pod) -> bool:
     with contextlib.suppress(PodError):
         await pod.sync()
     return not pod.running
+
+
+def _note_the_rest(participant: Participant, found: PodScan) -> None:
+    """What CRIU does not carry, or cannot restore by itself, beside its images (`capture.recreate`)."""
+    sysvipc.save(participant.pod.init_pid, participant.images)
+    socketdirs.save(found.socket_directories, participant.images)
+    cpus = attributes.cpus_of(task.shim_pid for task in participant.step.tasks.values())
+    attributes.save(found.processes, cpus, participant.images)
+    if found.has_timerfds:
+        timerfds.save(participant.images)
 
 
 def _common(pipes: Sequence[int], step: Step) -> bytes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt import faults
-from slurmckpt.capture import criu, fileimages, recreate, reopened
+from slurmckpt.capture import attributes, criu, fileimages, recreate, reopened
 from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import held, outputs, shm
 from slurmckpt.coordinator.files.putting_back import fill_carried, put_back
@@ -155,7 +155,8 @@ async def restore(
     hooks = criu.RestoreHooks(restored, inherit, connected)
     faults.at("restore.criu")
     try:
-        await recreate.restore(restorer.installation, target, directory / "images", hooks)
+        cpus = attributes.cpus_of(task.shim_pid for task in tasks)
+        await recreate.restore(restorer.installation, target, directory / "images", hooks, cpus)
         faults.at("restore.resumed")
     except (SlurmckptError, OSError) as error:
         if not adopted:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurmckpt.capture import criu, recreate, sysvipc
+from slurmckpt.capture import attributes, criu, recreate, sysvipc
 from slurmckpt.capture.drain import drain
 from slurmckpt.coordinator import held, network, outputs, restoring, shm
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
@@ -327,7 +327,8 @@ class InPlace:
         try:
             if image.script_path != part.step.script_file.path:
                 await restoring.move_script(images, image.script_path, part.step.script_file.path)
-            await recreate.restore(incarnation.node.installation, target, images, hooks)
+            cpus = attributes.cpus_of(task.shim_pid for task in part.step.tasks.values())
+            await recreate.restore(incarnation.node.installation, target, images, hooks, cpus)
         except BaseException:
             together.abort()
             raise

@@ -1,0 +1,37 @@
+"""Signals, timers, descriptors and attributes of processes, through checkpoints and moves: each is exactly what it was."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.cluster import looks
+from tests.cluster.harness import Cluster
+
+
+def test_signals_timers_descriptors_and_attributes(cluster: Cluster, directory: Path) -> None:
+    """Four programs side by side, each of which tells what it holds."""
+    names = ("pending", "timers", "descriptors", "attributes")
+    looks.build(cluster, directory, *names)
+    commands = {name: f"./{name}" for name in names} | {"descriptors": "./descriptors own"}
+    told = looks.go_through(cluster, directory, commands)
+    for name in names:
+        looks.same(told[name])
+    assert told["pending"].last == [
+        *(f"signalfd got 103 value={value}" for value in (30, 31, 32)),
+        *(f"process got {number} code=0 value=0 from me=1 uid=1" for number in (signal.SIGUSR1, signal.SIGTERM)),
+        *(f"process got 100 code=-1 value={value} from me=1 uid=1" for value in (20, 21, 22)),
+        *(f"process got 101 code=-1 value={value} from me=1 uid=1" for value in (10, 11, 12)),
+        f"thread got {signal.SIGUSR2} code=0 value=0 from me=1 uid=1",
+        *(f"thread got 105 code=-1 value={value} from me=1 uid=1" for value in (40, 41, 42)),
+    ]
+    assert all(" off by " not in line for line in told["timers"].looks[0])
+    assert told["timers"].last == ["expired 1", "0000000"]
+    assert told["descriptors"].last == [
+        "eventfd holds 12350",
+        "another holds 3",
+        "pipe held 4096",
+        "message hello with a file 0123456789",
+        "pidfd ends 1 9",
+    ]
+    assert told["attributes"].last == ["zombie's status 7", "continued 1"]
