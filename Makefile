@@ -25,10 +25,12 @@ PARALLEL = --numprocesses $(WORKERS) --dist loadfile
 
 all:
 	$(MAKE) -C pod
+	$(MAKE) -C gate
 	$(MAKE) -C spank
 
 install:
 	$(MAKE) -C pod install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
+	$(MAKE) -C gate install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 	$(MAKE) -C spank install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 	$(MAKE) install-hooks DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) VENV=$(VENV)
 	$(MAKE) install-package DESTDIR=$(DESTDIR) VENV=$(VENV)
@@ -99,6 +101,7 @@ soak: deps
 	$(TOOLS)/bin/python tests/soak/run.py --seconds $(or $(SECONDS),1200) --jobs $(or $(JOBS),200) $(if $(SEED),--seed $(SEED))
 
 bench: deps
+	$(TOOLS)/bin/python tests/bench/gate.py
 	$(TOOLS)/bin/python tests/bench/run.py
 
 # The generated modules are committed, so that an installation needs no compiler for them. grpcio-tools 1.74 writes code of protobuf 6.31.
@@ -107,5 +110,7 @@ proto:
 
 clean:
 	$(MAKE) -C pod clean
+	$(MAKE) -C gate clean
+	$(MAKE) -C tests/doubles/libnccl clean
 	-$(MAKE) -C spank clean
 	rm -rf build

@@ -30,6 +30,7 @@ class Core:
             "gate_join": ([pointer, big, word, word], pointer),
             "gate_join_try": ([pointer, pointer], ctypes.c_bool),
             "gate_join_retry": ([pointer, pointer], ctypes.c_bool),
+            "gate_admit": ([pointer, pointer], None),
             "gate_leave": ([pointer, pointer], None),
             "gate_try": ([pointer, pointer, pointer, word], ctypes.c_bool),
             "gate_retry": ([pointer, pointer, pointer, word], ctypes.c_bool),
@@ -67,6 +68,10 @@ class Process:
     def retry_join(self, handle: int) -> bool:
         """After try_join was false."""
         return bool(self._library.gate_join_retry(ctypes.byref(self._gate), handle))
+
+    def admit(self, handle: int) -> None:
+        """Waits while the gate holds it."""
+        self._library.gate_admit(ctypes.byref(self._gate), handle)
 
     def leave(self, handle: int) -> None:
         self._library.gate_leave(ctypes.byref(self._gate), handle)
