@@ -26,8 +26,6 @@ from slurmckpt.coordinator.files.rules import Rules
 from slurmckpt.coordinator.files.saving import Saver
 from slurmckpt.coordinator.linking import Linking
 from slurmckpt.coordinator.participant import Participant, check_owners, image, look, task_images, with_held
-from slurmckpt.coordinator.pod import Pod
-from slurmckpt.coordinator.pod_init import PodError
 from slurmckpt.coordinator.script import inputs as script_inputs
 from slurmckpt.coordinator.script import saved, stand_ins
 from slurmckpt.coordinator.script.script import Script
@@ -157,12 +155,9 @@ class Cut:
                 tools.limits,
                 criu.DumpHooks(starting, frozen, dumped),
             )
-        except BaseException as error:
+        except BaseException:
             self._stopped.abort()
             self._written.abort()
-            if isinstance(error, criu.CriuError) and await _has_ended(pod):
-                # CRIU ends with the pod that it is in, and says this or that.
-                raise Unsettled(f"the tasks of step {participant.step.name} have ended") from error
             raise
         finally:
             self._linking.end(participant)
@@ -269,13 +264,6 @@ class Cut:
         scan = self.participants[0].scan
         known = {(file.device, file.inode) for file in scan.open_files} if scan is not None else set()
         return [one for one in self._holders if not (one.name.startswith("srun/") and one.identity in known)]
-
-
-async def _has_ended(pod: Pod) -> bool:
-    """Whether all its tasks have; asked of itself, as the news may be on its way."""
-    with contextlib.suppress(PodError):
-        await pod.sync()
-    return not pod.running
 
 
 def _note_the_rest(participant: Participant, found: PodScan) -> None:

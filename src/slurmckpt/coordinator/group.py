@@ -8,6 +8,7 @@ boundary: both ends of every connection stand still in one dump, so nothing is h
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import time
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled, choose, wit
 from slurmckpt.coordinator.files.saving import Saver, foresee
 from slurmckpt.coordinator.freeze import Captured, Cut, Tools
 from slurmckpt.coordinator.participant import Participant, check_owners, look, resident_bytes
+from slurmckpt.coordinator.pod import Pod
+from slurmckpt.coordinator.pod_init import PodError
 from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.script.stand_ins import Underway
 from slurmckpt.coordinator.step import Step
@@ -40,6 +43,7 @@ async def capture(
     Raises Skipped: staging is clean and all ranks run. Unsettled when it may be tried again at once.
     """
     began = time.monotonic()
+    before = [step for step in job_steps if step.running]
     directory = tools.staging / str(seq)
     holders: list[OutputHolder] = []
     saver = Saver(tools.files, directory, files)
@@ -67,6 +71,10 @@ async def capture(
         if isinstance(error, Underway):
             raise Unsettled(str(error)) from error
         if isinstance(error, (SlurmckptError, OSError)) and not isinstance(error, Skipped):
+            # /proc, and CRIU in a pod, say this or that of processes that have ended under them.
+            for step in before:
+                if step.pod is not None and await _has_ended(step.pod):
+                    raise Unsettled(f"the tasks of step {step.name} have ended") from error
             raise Skipped(_reason(error)) from error
         raise
     finally:
@@ -79,6 +87,13 @@ def _reason(error: Exception) -> str:
     """Why there is no checkpoint, in a user's words."""
     gone = isinstance(error, (FileNotFoundError, ProcessLookupError)) and str(error.filename).startswith("/proc/")
     return "a process of the job ended while it was looked at" if gone else str(error)
+
+
+async def _has_ended(pod: Pod) -> bool:
+    """Whether all its tasks have; asked of itself, as the news may be on its way."""
+    with contextlib.suppress(PodError):
+        await pod.sync()
+    return not pod.running
 
 
 async def _choose(steps: Sequence[Step], script: Script | None) -> tuple[Choice, list[PodScan]]:

@@ -281,9 +281,16 @@ def test_one_dump_that_fails_ends_the_cut_with_its_own_reason(stage: Stage, user
     assert [event for event in stage.criu.events if event.endswith("runs")] == []
 
 
-def test_a_step_that_ends_under_criu_is_no_refusal(stage: Stage, user_files: UserFiles) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        criu.CriuError("CRIU refused the dump: it ended without an answer"),
+        FileNotFoundError(2, "No such file or directory", "/proc/4711/ns/net"),
+    ],
+)
+def test_a_step_that_ends_under_us_is_no_refusal(stage: Stage, user_files: UserFiles, error: Exception) -> None:
     """CRIU runs in its pod, and ends with it. A script of many short steps must be captured all the same."""
-    stage.criu.fails["stop"] = criu.CriuError("CRIU refused the dump: it ended without an answer")
+    stage.criu.fails["stop"] = error
     step = running("1")
     pod = step.pod
     assert isinstance(pod, StillPod)
