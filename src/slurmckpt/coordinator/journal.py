@@ -63,6 +63,11 @@ class Journal:
                 step.state = "lost" if step.state == "running" else step.state
 
     @property
+    def former_nodes(self) -> set[str]:
+        """Where the incarnations before this one were."""
+        return {attempt.node for attempt in self._record.attempts[:-1]}
+
+    @property
     def removed(self) -> str:
         """When and by whom the job's checkpoints were removed, as the end of a sentence; "" when they were not."""
         return self._record.removed or ""

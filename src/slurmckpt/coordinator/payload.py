@@ -50,9 +50,9 @@ class Payload:
         header = sum(len(key) + len(value) for key, value in self.header.items())
         return _COST + 4 * header + sum(map(len, words)) + _COST_OF_WORD * len(words)
 
-    def with_environment(self, environment: Sequence[bytes]) -> Payload:
-        """The same with another environment."""
-        return replace(self, environment=list(environment))
+    def with_words(self, argv: Sequence[bytes], environment: Sequence[bytes]) -> Payload:
+        """The same with another command line and environment."""
+        return replace(self, argv=list(argv), environment=list(environment))
 
     def to_bytes(self) -> bytes:
         """As it travels."""

@@ -191,6 +191,9 @@ class StepRunner:
             script.numbered = plan.manifest.launches_started
             directory = plan.directory / image.directory
             for launch in await restart.restart(script, image, directory, pod.init_pid, pipes):
+                if launch.renamed:
+                    here = self._incarnation.spec.node
+                    await self._incarnation.journal.event(f"an srun that names node {launch.renamed} runs on {here}")
                 if launch.step:
                     watchers.append(asyncio.create_task(_watch(launch, returning)))
             await returning.stand()

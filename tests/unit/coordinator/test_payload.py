@@ -46,11 +46,11 @@ def test_through_a_memfd(payload: Payload) -> None:
         os.close(descriptor)
 
 
-@given(made(), st.lists(WORD, max_size=5))
-def test_another_environment_is_counted_anew(payload: Payload, environment: list[bytes]) -> None:
-    found = payloads.from_bytes(payload.with_environment(environment).to_bytes())
-    assert (found.argv, found.environment) == (payload.argv, environment)
-    assert found.header == payload.header | {"envc": str(len(environment))}
+@given(made(), st.lists(WORD, min_size=1, max_size=5), st.lists(WORD, max_size=5))
+def test_other_words_are_counted_anew(payload: Payload, argv: list[bytes], environment: list[bytes]) -> None:
+    found = payloads.from_bytes(payload.with_words(argv, environment).to_bytes())
+    assert (found.argv, found.environment) == (argv, environment)
+    assert found.header == payload.header | {"argc": str(len(argv)), "envc": str(len(environment))}
 
 
 @given(st.binary(max_size=200))

@@ -79,6 +79,8 @@ class FakePod:
 
 
 class FakeJournal:
+    former_nodes = ("n0",)
+
     def __init__(self) -> None:
         self.lines: list[str] = []
 

@@ -92,7 +92,8 @@ class Launch:
 
     payload: as the stand-in gave it. modes: st_mode of the descriptors 0, 1 and 2 that it has. step: name of the step
     that it brought, once that has announced itself; slurm_step: Slurm's name of it. outside: why that step does not run
-    in a pod. status: raw wait status, once it has ended. killed: we have ended it, so its step must not begin.
+    in a pod. renamed: the node that its command line names, where this one is meant. status: raw wait status, once it
+    has ended. killed: we have ended it, so its step must not begin.
     """
 
     number: int
@@ -105,6 +106,7 @@ class Launch:
     step: str = ""
     slurm_step: str = ""
     outside: str = ""
+    renamed: str = ""
     status: int | None = None
     killed: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -135,9 +137,11 @@ class Launch:
         return [number for number, mode in self.modes.items() if stat.S_ISFIFO(mode)]
 
     async def start(
-        self, surroundings: Surroundings, environment: Sequence[bytes], pipes: Pipes, descriptors: Sequence[int]
+        self, surroundings: Surroundings, payload: Payload, pipes: Pipes, descriptors: Sequence[int]
     ) -> None:
-        """Run srun. descriptors: in the order of the payload's `fds=`. Everything given stays the caller's.
+        """Run srun. payload: as it is to be started here. descriptors: in the order of the payload's `fds=`.
+
+        Everything given stays the caller's.
 
         Raises LaunchError: then nothing of it runs.
         """
@@ -148,7 +152,7 @@ class Launch:
         try:
             process = await _spawn(surroundings, theirs)
             theirs.close()
-            handed = payloads.to_memfd(self.payload.with_environment(environment))
+            handed = payloads.to_memfd(payload)
             await channel.send("LAUNCH", [], [pipes.signals_read, pipes.status_write, handed, *descriptors])
             answer = await asyncio.wait_for(channel.receive(), _START_SECONDS)
             if answer is None or answer.verb != "STARTED":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 
 from slurmckpt.coordinator import payload as payloads
@@ -48,6 +49,8 @@ class Reception:
             if script is None:
                 log.info("job %d: no srun in the PATH of its script", incarnation.spec.job.job_id)
                 return
+            if image is not None:
+                script.former = frozenset(map(os.fsencode, {image[0].hostname, *incarnation.journal.former_nodes}))
             self._desk = Desk(script, pod)
         except (SlurmckptError, OSError) as error:
             # The script runs all the same; it is not captured while it waits in srun.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurmckpt.coordinator.cgroups import procs_files
 from slurmckpt.coordinator.payload import Payload
-from slurmckpt.coordinator.script import environment
+from slurmckpt.coordinator.script import environment, nodelist
 from slurmckpt.coordinator.script.find import find_srun
 from slurmckpt.coordinator.script.launch import Launch, LaunchError, Pipes, Surroundings, modes_of
 from slurmckpt.coordinator.script.marks import Marks
@@ -30,7 +30,7 @@ class Script:
     """surroundings: of its sruns. then, now: SLURM_* as they were when the script began, and as they are now.
 
     marks: for their steps. arriving: stand-ins that have not got their pipes yet. numbered: how many sruns there have
-    been, over all incarnations in which the script goes on.
+    been, over all incarnations in which the script goes on. former: names of nodes on which it was before.
     """
 
     surroundings: Surroundings
@@ -43,6 +43,7 @@ class Script:
     launches: dict[int, Launch] = field(default_factory=dict)
     arriving: int = 0
     numbered: int = 0
+    former: frozenset[bytes] = frozenset()
 
     @property
     def binds(self) -> list[tuple[Path, Path]]:
@@ -83,8 +84,15 @@ class Script:
 
     async def run(self, launch: Launch, pipes: Pipes, descriptors: Sequence[int]) -> None:
         """Start the srun of a launch, in the environment of this incarnation. Raises LaunchError."""
-        variables = environment.translate(launch.payload.environment, self.then, self.now, self.marks.issue(launch))
-        await launch.start(self.surroundings, variables, pipes, descriptors)
+        payload = launch.payload
+        variables = environment.translate(payload.environment, self.then, self.now, self.marks.issue(launch))
+        argv = payload.argv
+        if node := nodelist.node_of_now(self.now):
+            argv, renamed = nodelist.renamed(argv, self.former | {nodelist.node_of_now(self.then)}, node)
+            launch.renamed = os.fsdecode(renamed)
+        if launch.renamed:
+            log.info("srun %d names node %s, where the job was before; it runs here", launch.number, launch.renamed)
+        await launch.start(self.surroundings, payload.with_words(argv, variables), pipes, descriptors)
 
     def running(self) -> list[Launch]:
         """The launches whose srun runs."""

@@ -16,11 +16,15 @@ from tests.unit.coordinator.parts import launch
 from tests.unit.coordinator.script.world import RUNS, World, dead, payload, play, told, until
 
 
-async def launched(script: Script, stand_in: int = 0, environment: list[bytes] | None = None) -> int:
+async def launched(
+    script: Script, stand_in: int = 0, environment: list[bytes] | None = None, argv: list[bytes] | None = None
+) -> int:
     """One srun whose output goes to `out`; gives its wait status."""
     descriptor = os.open(script.directory.parent / "out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    made = payload([1], environment)
     try:
-        one, pipes = await script.launch(payload([1], environment), [descriptor], stand_in)
+        made = made.with_words(argv or made.argv, made.environment)
+        one, pipes = await script.launch(made, [descriptor], stand_in)
     finally:
         os.close(descriptor)
     await one.ended.wait()
@@ -43,6 +47,23 @@ def test_every_srun_is_numbered_in_the_environment_of_now(tmp_path: Path) -> Non
     play(scene)
     assert (tmp_path / "out").read_text() == "0 2 x\n1 3 x\n"
     assert world.script.numbered == 6
+
+
+def test_an_srun_that_names_a_node_of_before_runs_on_this_one(tmp_path: Path) -> None:
+    world = World(tmp_path, 'echo "$@"')
+    nodes = [{b"SLURM_JOB_NODELIST": node, b"SLURM_JOB_NUM_NODES": b"1"} for node in (b"n1", b"n3")]
+    world.script.then, world.script.now = nodes
+    world.script.former = frozenset([b"n2"])
+
+    async def scene() -> None:
+        for name in (b"n1", b"n2", b"n3", b"n4"):
+            await launched(world.script, os.getpid(), argv=[b"srun", b"-w", name, b"a.out"])
+
+    play(scene)
+    assert (tmp_path / "out").read_text() == "-w n3 a.out\n" * 3 + "-w n4 a.out\n"
+    assert [one.renamed for one in world.script.launches.values()] == ["n1", "n2", "", ""]
+    # The next node is another one: it is saved as the script wrote it.
+    assert world.script.launches[0].payload.argv[2] == b"n1"
 
 
 def test_an_srun_that_cannot_be_started_is_none_of_the_script(tmp_path: Path) -> None:

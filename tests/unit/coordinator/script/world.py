@@ -63,7 +63,9 @@ class World:
         self.launcher.chmod(0o755)
 
     async def start(self, launch: Launch, pipes: Pipes, given: Mapping[int, int]) -> None:
-        await launch.start(self.surroundings, ENVIRONMENT, pipes, list(given.values()))
+        await launch.start(
+            self.surroundings, launch.payload.with_words(launch.payload.argv, ENVIRONMENT), pipes, list(given.values())
+        )
 
 
 def payload(numbers: Mapping[int, int] | list[int], environment: list[bytes] | None = None) -> Payload:
