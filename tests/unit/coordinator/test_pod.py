@@ -476,6 +476,7 @@ TELL = """
 def tell(verb, words, descriptors):
     for message in {messages!r}:
         send(*message)
+    control.recv(65536)  # SYNC: a connection that is closed with something unread loses what was said on it
     os._exit(0)
 serve(tell)
 """
