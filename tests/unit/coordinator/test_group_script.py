@@ -49,7 +49,7 @@ class Scripted(Stage):
 
     def _find(self, script: Script, processes: Sequence[Process]) -> list[StandIn]:
         process = Process(os.getpid(), 120, 1, 0, "srun", "", "", "S", 0)
-        found = [StandIn(process, one, one.status) for one in script.launches.values()]
+        found = [StandIn(process, one, one.status, one.step) for one in script.launches.values()]
         self.at_look()
         return found
 
@@ -109,6 +109,22 @@ def test_an_srun_that_ends_right_after_the_thaw_runs_in_the_image(stage: Scripte
     stage.criu.after_thaw = ends
     (srun,) = stage.cut(user_files).steps[0].launches
     assert (srun.step, srun.status, srun.payload) == ("0", None, "launches/0")
+
+
+def test_an_srun_that_brings_its_step_right_after_the_thaw_has_none_in_the_image(
+    stage: Scripted, user_files: UserFiles
+) -> None:
+    """With it the restore would wait for a step that is not in the checkpoint."""
+    one = launch(0)
+    stage.script.launches[0] = one
+
+    def comes() -> None:
+        one.step = "12"
+
+    stage.criu.after_thaw = comes
+    captured = stage.cut(user_files)
+    assert [step.step for step in captured.steps] == ["batch"]
+    assert [(srun.step, srun.status) for srun in captured.steps[0].launches] == [("", None)]
 
 
 def test_one_that_has_ended_but_is_still_waited_for(stage: Scripted, user_files: UserFiles) -> None:

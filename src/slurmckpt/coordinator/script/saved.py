@@ -48,7 +48,7 @@ def save(script: Script | None, waiting: Sequence[StandIn], read_ahead: Mapping[
             LaunchImage(
                 number=launch.number,
                 pid=one.process.ns_pid,
-                step=launch.step,
+                step=one.step,
                 status=one.status,
                 signal_pipe=launch.signal_key,
                 status_pipe=launch.status_key,

@@ -20,11 +20,15 @@ class Underway(SlurmckptError):
 
 @dataclass(frozen=True)
 class StandIn:
-    """A process of the batch pod that waits for the srun of `launch`. status: of that srun at the boundary."""
+    """A process of the batch pod that waits for the srun of `launch`.
+
+    status, step: of that srun at the boundary; the launch itself knows more a moment later.
+    """
 
     process: Process
     launch: Launch
     status: int | None
+    step: str
 
 
 def find(script: Script, processes: Iterable[Process]) -> list[StandIn]:
@@ -45,7 +49,7 @@ def find(script: Script, processes: Iterable[Process]) -> list[StandIn]:
         launch = next((one for keys, one in by_keys.items() if pipes.issuperset(keys)), None)
         if launch is None:
             raise Underway("an srun of the script is just starting")
-        found.append(StandIn(process, launch, launch.status))
+        found.append(StandIn(process, launch, launch.status, launch.step))
     waiting = {stand_in.launch.number for stand_in in found}
     if any(launch.number not in waiting for launch in script.running()):
         raise Underway("an srun of the script is just ending")

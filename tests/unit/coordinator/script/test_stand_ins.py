@@ -65,7 +65,7 @@ def test_each_is_found_by_its_pipes(node: Node) -> None:
     one, first = node.launch()
     two, second = node.launch()
     processes = [node.stand_in(second), node.process(program="/bin/sleep"), node.stand_in(first)]
-    assert find(node.script, processes) == [StandIn(processes[0], two, None), StandIn(processes[2], one, None)]
+    assert find(node.script, processes) == [StandIn(processes[0], two, None, ""), StandIn(processes[2], one, None, "")]
 
 
 def test_one_whose_srun_has_ended_has_not_read_that_yet(node: Node) -> None:
@@ -120,12 +120,12 @@ def test_its_pipes_are_lent_for_a_moment(node: Node) -> None:
     process = node.stand_in(first, stdin=reading)
     one.modes = {0: os.fstat(reading).st_mode}
     os.close(reading)
-    with no_descriptor_is_lost(), stand_ins.pipes(StandIn(process, one, None)) as lent:
+    with no_descriptor_is_lost(), stand_ins.pipes(StandIn(process, one, None, "")) as lent:
         assert list(lent) == [0]
         os.write(writing, b"input")
         assert os.read(lent[0], 99) == b"input"
     os.close(writing)
     # One that has closed it meanwhile, or never had it.
     one.modes = {77: 0o010600, 2: 0o010600}
-    with no_descriptor_is_lost(), pytest.raises(OSError), stand_ins.pipes(StandIn(process, one, None)):
+    with no_descriptor_is_lost(), pytest.raises(OSError), stand_ins.pipes(StandIn(process, one, None, "")):
         pass
