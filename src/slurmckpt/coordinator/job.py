@@ -25,6 +25,7 @@ from slurmckpt.coordinator.runner import StepRunner, end_tasks, run_directly
 from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.coordinator.step import Step, StepNumbers
+from slurmckpt.coordinator.stops import Stops
 from slurmckpt.coordinator.task import Hello
 from slurmckpt.coordinator.wire import Channel
 from slurmckpt.errors import SlurmckptError
@@ -91,7 +92,7 @@ class Job:
                 begun, self.steps, self.notices, self._numbers, self._recovery.watch, self._recovery.job_is_ending
             )
             fenced = fence.watch(begun.store, begun.epoch, self.settings.store.lease_watch, self._superseded)
-            for work in (self._checkpointer.keep_time(), fenced, *self._recovery.works()):
+            for work in (self._checkpointer.keep_time(), fenced, Stops(self.steps).watch(), *self._recovery.works()):
                 self._work(work)
         except rules.Pointless as error:
             self.decline(str(error), error.quiet)

@@ -19,7 +19,7 @@ def suspended(steps: Iterable[Step], proc: Path = Path("/proc")) -> bool:
     return any(
         step.running
         and step.pod is not None
-        and (step.pod.stopping or any(map(_is_frozen, step.pod.cgroups)) or _is_stopped(proc / str(step.shim)))
+        and (step.pod.stopping or any(map(_is_frozen, step.pod.cgroups)) or is_stopped(proc / str(step.shim)))
         for step in steps
     )
 
@@ -38,7 +38,8 @@ def _is_frozen(procs_file: Path) -> bool:
     return False
 
 
-def _is_stopped(process: Path) -> bool:
+def is_stopped(process: Path) -> bool:
+    """Whether the process of this directory of /proc was stopped by a signal, and not continued since."""
     with contextlib.suppress(OSError):
         # "pid (name) state ...", and the name may hold anything.
         stat = (process / "stat").read_bytes()
