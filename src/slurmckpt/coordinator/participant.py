@@ -16,6 +16,7 @@ from slurmckpt.coordinator.network import reachable
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.proc import parent_of
 from slurmckpt.coordinator.script.saved import Saved
+from slurmckpt.coordinator.script.script import STAND_IN
 from slurmckpt.coordinator.step import Step
 from slurmckpt.store.manifest import Connection, StepImage, TaskImage
 
@@ -47,7 +48,22 @@ def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
         raise Unsettled(f"the tasks of step {step.name} have ended")
     # A shim that has ended may have left its number to any other process.
     shim = step.shim if step.carrier and parent_of(step.shim) == step.carrier else 0
-    return scan(pod.init_pid, leader, known, shim_pid=shim)
+    found = scan(pod.init_pid, leader, known, shim_pid=shim)
+    stand_in = pod.settings.libexec / STAND_IN
+    found.refusals.extend(
+        f"{process} is connected to Slurm by itself, and its step would not come back"
+        for process in found.processes
+        if process.exe.rpartition("/")[2] == "srun" and _differs(process.pid, stand_in)
+    )
+    return found
+
+
+def _differs(pid: int, program: Path) -> bool:
+    """Whether a process executes another file than this, whatever that is called where the process is."""
+    try:
+        return not os.path.samefile(f"/proc/{pid}/exe", program)
+    except OSError:
+        return False  # gone
 
 
 def check_owners(found: PodScan, uid: int) -> None:
