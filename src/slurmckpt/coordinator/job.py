@@ -7,6 +7,7 @@ import contextlib
 import logging
 import shutil
 import time
+from collections import deque
 from typing import Any
 
 from slurmckpt import faults
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 # Epilog and EpilogSlurmctld run meanwhile, each for some seconds at most, unless the site's own take longer.
 _DECISION_SECONDS = 30.0
 _LOOK_SECONDS = 0.5
+_KEPT_STEPS = 100
 _TERMINAL = "no checkpoints for steps with a terminal (srun --pty)"
 
 
@@ -51,6 +53,8 @@ class Job:
         self.settings = settings
         self.run_directory = settings.paths.run / str(spec.job.job_id)
         self.steps: dict[str, Step] = {}
+        self._over: deque[str] = deque()
+        self._forgotten: set[str] = set()
         self.notices = Notices()
         self._numbers = StepNumbers()
         self._slurm = slurm
@@ -113,12 +117,12 @@ class Job:
 
     def step_of(self, hello: Hello) -> Step | None:
         """The step that a task belongs to; None when it came too late to be part of its pod."""
-        if self._stopping:
+        if self._stopping or hello.step_name in self._forgotten:
             return None
         step = self.steps.get(hello.step_name)
         if step is None:
             step = self.steps[hello.step_name] = self._new_step(hello)
-            self._work(self._run(step))
+            self._work(self._live(hello.step_name, step))
         return None if step.closed else step
 
     async def leave_alone(self, step: Step | None, channel: Channel) -> None:
@@ -243,6 +247,19 @@ class Job:
                 for step in self.steps.values()
             ],
         }
+
+    async def _live(self, name: str, step: Step) -> None:
+        """From its first task to its end. A script may start very many: old ones are forgotten then."""
+        await self._run(step)
+        self._over.append(name)
+        while len(self._over) > _KEPT_STEPS:
+            old = self._over.popleft()
+            launch = self.steps[old].launch
+            if launch is not None and not launch.ended.is_set():
+                self._over.append(old)  # a cut asks what became of the step of an srun
+                return
+            del self.steps[old]
+            self._forgotten.add(old)
 
     async def _run(self, step: Step) -> None:
         tasks = await step.gather()

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 # Notes of older ones are forgotten: a record is written anew with each checkpoint, and read only up to a size.
 _MAX_CHECKPOINTS = 1000
+_MAX_STEPS = 100
 # Slurm takes a kilobyte and more as a job's name; here it is one column of a table.
 _MAX_NAME = 64
 
@@ -110,6 +111,11 @@ class Journal:
         if note is None:
             note = StepNote(name, ntasks)
             self._attempt.steps.append(note)
+            # A script may start very many. Each is written twice, with all that are noted.
+            steps = self._attempt.steps
+            over = [old for old in steps if old.state == "ended" and old.step != "batch"]
+            for old in over[: max(0, len(steps) - _MAX_STEPS)]:
+                steps.remove(old)
         note.state, note.status = state, status
         await self._save()
 

@@ -499,3 +499,28 @@ def test_a_step_that_is_off_keeps_its_script_out(tmp_path: Path) -> None:
     script_of(job)
     job.runs_outside(off)
     job.runs_outside(replace(off, launch=None))
+
+
+def test_old_steps_of_very_many_are_forgotten(tmp_path: Path) -> None:
+    async def scene() -> None:
+        job = new_job(tmp_path, declined="why")
+        job._incarnation = cast(Incarnation, SimpleNamespace(marks=Marks(), superseded=""))
+        kept = launch(0)
+        marked = replace(hello(step=0), launch=job._incarnation.marks.issue(kept))
+        for number in range(150):
+            step = job.step_of(marked if number == 0 else hello(step=number))
+            assert step is not None
+            step.lose(0)
+            await asyncio.gather(*job._working)
+        assert list(job.steps) == ["0", *map(str, range(51, 150))]
+        # One of its tasks that comes late is not the first of a new step.
+        assert job.step_of(hello(step=7)) is None
+        kept.ended.set()
+        for number in (150, 151):
+            step = job.step_of(hello(step=number))
+            assert step is not None
+            step.lose(0)
+            await asyncio.gather(*job._working)
+        assert len(job.steps) == 100
+
+    asyncio.run(scene())

@@ -37,6 +37,23 @@ def written(world: World) -> Record:
     return asyncio.run(record.load(world.store, world.files))
 
 
+def test_the_newest_of_very_many_steps_are_noted(world: World) -> None:
+    """A script of ten thousand short sruns must not write a megabyte twice for each."""
+
+    async def scene() -> None:
+        journal = await Journal.open(world.store, world.files, spec(world, "n1"), 1)
+        await journal.step("batch", 1, "running", None)
+        await journal.step("0", 1, "running", None)
+        for number in range(1, 150):
+            await journal.step(str(number), 1, "running", None)
+            await journal.step(str(number), 1, "ended", 0)
+        await journal.step("0", 1, "ended", 0)
+
+    asyncio.run(scene())
+    steps = [note.step for note in written(world).attempts[-1].steps]
+    assert steps == ["batch", "0", *map(str, range(52, 150))]
+
+
 def test_an_incarnation_and_the_next(world: World) -> None:
     manifest = replace(
         world.manifest(3),
