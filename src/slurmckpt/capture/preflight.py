@@ -26,9 +26,10 @@ from slurmckpt.capture.judgements import (
     size,
     sockets,
     unix,
+    watches,
 )
 from slurmckpt.capture.processes import Process
-from slurmckpt.capture.refusals import Reason, Refusals
+from slurmckpt.capture.refusals import Reason, sentences
 from slurmckpt.capture.socketdirs import OwnDirectory
 
 __all__ = ["Connection", "Limits", "OpenFile", "PodScan", "UsedFile", "scan"]
@@ -47,6 +48,7 @@ _JUDGEMENTS: tuple[Callable[[Inspection], Iterator[Reason]], ...] = (
     names.judge,
     unix.judge,
     sockets.judge,
+    watches.judge,
     limits.judge,
 )
 
@@ -75,9 +77,10 @@ class PodScan:
     open_files: one entry a file. addresses: local addresses, other than loopback and wildcard, that inet sockets are
     bound to. external: CRIU's keys of the descriptors that come from outside. outside: TCP connections that end
     outside the pod. notes: what is unusual but no reason to refuse. inside: both ends, (local, remote), of each
-    connection that does not. used_files: what is mapped, or open for reading. socket_directories: the user's own in
-    which unix sockets are bound. nameless_shm: whether files in /dev/shm are open, or mapped, that have
-    lost their name. has_timerfds: whether there are any.
+    connection that does not. used_files: what is mapped, or open for reading. moments: those of the refusals that may
+    come and go within a moment. socket_directories: the user's own in which unix sockets are bound. nameless_shm:
+    whether files in /dev/shm are open, or mapped, that have lost their name. has_timerfds: whether
+    there are any.
     """
 
     processes: list[Process]
@@ -89,6 +92,7 @@ class PodScan:
     notes: list[str]
     inside: list[tuple[str, str]] = field(default_factory=list)
     used_files: list[UsedFile] = field(default_factory=list)
+    moments: list[str] = field(default_factory=list)
     socket_directories: list[OwnDirectory] = field(default_factory=list)
     nameless_shm: bool = False
     has_timerfds: bool = False
@@ -109,14 +113,11 @@ def scan(
     does not answer: call it in a thread. Raises SlurmckptError when the pod is gone, OSError when /proc cannot be read.
     """
     seen = inspect(init_pid, leader_pid, known, limits or Limits(), shim_pid)
-    refusals = Refusals()
-    for judge in _JUDGEMENTS:
-        for reason in judge(seen):
-            refusals.add(reason)
+    reasons = [reason for judge in _JUDGEMENTS for reason in judge(seen)]
     holders = seen.descriptors.sockets
     return PodScan(
         processes=seen.processes,
-        refusals=refusals.sentences(seen.limits.refusals),
+        refusals=sentences(reasons, seen.limits.refusals),
         open_files=open_files(seen),
         addresses=seen.network.addresses(),
         external=list(dict.fromkeys(one.key for one in outside.from_outside(seen))),
@@ -133,6 +134,7 @@ def scan(
         ],
         notes=[*seen.notes, *processes.notes(seen)],
         inside=[(str(one.local), str(one.remote)) for one in seen.network.inside()],
+        moments=sentences(watches.unread(seen), seen.limits.refusals),
         used_files=used_files(seen.descriptors, seen.mappings, seen.mounts),
         socket_directories=seen.socket_directories,
         has_timerfds=any(one.kind == "timerfd" for one in seen.descriptors.anonymous),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from slurmckpt.capture.processes import Process
@@ -20,29 +21,22 @@ class Reason:
     remedy: str
 
 
-class Refusals:
-    """Collects reasons; the same reason for many processes becomes one sentence that names the first of them."""
+def sentences(reasons: Iterable[Reason], limit: int) -> list[str]:
+    """One sentence a reason, in the order of their discovery; the last one counts what `limit` leaves out.
 
-    def __init__(self) -> None:
-        self._first: dict[tuple[str, str], Process] = {}
-        self._holders: dict[tuple[str, str], set[int]] = {}
+    The same reason for many processes becomes one sentence that names the first of them.
+    """
+    holders: dict[tuple[str, str], list[Process]] = {}
+    for reason in reasons:
+        holders.setdefault((reason.what, reason.remedy), []).append(reason.process)
+    texts = [_sentence(what, remedy, processes) for (what, remedy), processes in holders.items()]
+    if len(texts) > limit:
+        left = len(texts) - limit
+        texts = [*texts[:limit], f"{left} more {'reason' if left == 1 else 'reasons'} of this kind"]
+    return texts
 
-    def add(self, reason: Reason) -> None:
-        """Take one more."""
-        key = (reason.what, reason.remedy)
-        self._first.setdefault(key, reason.process)
-        self._holders.setdefault(key, set()).add(reason.process.pid)
 
-    def sentences(self, limit: int) -> list[str]:
-        """One sentence a reason, in the order of their discovery; the last one counts what `limit` leaves out."""
-        texts = [self._sentence(key) for key in self._first]
-        if len(texts) > limit:
-            left = len(texts) - limit
-            texts = [*texts[:limit], f"{left} more {'reason' if left == 1 else 'reasons'} of this kind"]
-        return texts
-
-    def _sentence(self, key: tuple[str, str]) -> str:
-        what, remedy = key
-        others = len(self._holders[key]) - 1
-        too = f" (and {others} more {'process' if others == 1 else 'processes'} too)" if others else ""
-        return f"{self._first[key]} {what}{too}: {remedy}"
+def _sentence(what: str, remedy: str, processes: list[Process]) -> str:
+    others = len({process.pid for process in processes}) - 1
+    too = f" (and {others} more {'process' if others == 1 else 'processes'} too)" if others else ""
+    return f"{processes[0]} {what}{too}: {remedy}"

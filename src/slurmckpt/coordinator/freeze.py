@@ -212,6 +212,8 @@ class Cut:
         for participant in self.participants:
             # Only what must be exact is taken from this look; whether all can be dumped is CRIU's to say now.
             participant.scan = await asyncio.to_thread(look, participant.step, participant.pod, self._choice)
+            if participant.scan.moments:
+                raise Unsettled(participant.scan.moments[0])
             check_owners(participant.scan, participant.pod.uid)
             await asyncio.to_thread(_note_the_rest, participant, participant.scan)
         await self._drain()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from slurmckpt.capture.preflight import Limits, PodScan, scan
-from slurmckpt.capture.refusals import Reason, Refusals
+from slurmckpt.capture.refusals import Reason, sentences
 
 pytestmark = pytest.mark.root
 MakePod = Callable[..., Any]
@@ -553,10 +553,8 @@ def test_limits(make_pod: MakePod) -> None:
 
 def test_sentences_are_bounded(make_pod: MakePod) -> None:
     process = look(make_pod("ready()")).processes[0]
-    refusals = Refusals()
-    for number in range(5):
-        refusals.add(Reason(process, f"has problem {number}", "solve it"))
-    assert refusals.sentences(2) == [
+    reasons = [Reason(process, f"has problem {number}", "solve it") for number in range(5)]
+    assert sentences(reasons, 2) == [
         f"process 2 {PYTHON} has problem 0: solve it",
         f"process 2 {PYTHON} has problem 1: solve it",
         "3 more reasons of this kind",

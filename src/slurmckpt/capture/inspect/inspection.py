@@ -12,6 +12,7 @@ from slurmckpt.capture.inspect.mappings import Mappings, read_mappings
 from slurmckpt.capture.inspect.mounts import Mount, made_inside, mounts_of
 from slurmckpt.capture.inspect.network import Network, OtherSocket
 from slurmckpt.capture.inspect.peers import OuterPeer, exposed_names, in_flight, outer_peers
+from slurmckpt.capture.inspect.watches import Watched, watches
 from slurmckpt.capture.processes import Process, Tree, name_of, walk
 from slurmckpt.capture.socketdirs import OwnDirectory
 
@@ -52,8 +53,8 @@ class Inspection:
     sockets. exposed_names: unix sockets by inode, bound in directories that not only root may change.
     socket_directories: the user's own in which some are bound and can be made again. tracers: who traces a process, by
     the process's pid. open_limit: how many descriptors a process may have in a restore on this node. mounts_inside: the
-    ids of the mounts that the job itself has made. places: of those processes whose directory may lie on one. notes:
-    what could not be looked at.
+    ids of the mounts that the job itself has made. places: of those processes whose directory may lie on one. watches:
+    of inotify and fanotify. notes: what could not be looked at.
     """
 
     init_pid: int
@@ -76,6 +77,7 @@ class Inspection:
     open_limit: int
     mounts_inside: set[int]
     places: list[Place]
+    watches: list[Watched]
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -126,6 +128,7 @@ def inspect(init_pid: int, leader_pid: int, known: Container[str], limits: Limit
         open_limit=_open_limit(),
         mounts_inside=inside,
         places=_places(processes) if inside else [],
+        watches=watches(init_pid, descriptors.anonymous, mounts),
         notes=notes,
     )
 
