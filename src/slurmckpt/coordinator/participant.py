@@ -76,7 +76,10 @@ def check_owners(found: PodScan, uid: int) -> None:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             # A zombie holds nothing any more, and its directory is root's.
             if process.state != "Z" and os.stat(f"/proc/{process.pid}/fd").st_uid != uid:
-                raise Skipped(f"{process} has rights or secrets that its user may not see (a set-user-id program?)")
+                raise Skipped(
+                    f"{process} has rights or secrets that its user may not see: a set-user-id program, or one that"
+                    " protects its memory (PR_SET_DUMPABLE, as ssh-agent does): a checkpoint will do when it has ended"
+                )
 
 
 def resident_bytes(pid: int) -> int:

@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurmckpt.capture.inspect.inspection import Inspection
+from slurmckpt.capture.inspect.peers import OuterPeer
 from slurmckpt.capture.judgements import shown
 from slurmckpt.capture.refusals import Reason
+
+_CLOSE = "close the connection before a checkpoint, or do not use the service behind it"
+_PMI = "start the step with srun --mpi=none (this is the PMI of MPI), and MPI programs with mpirun"
+# Where well-known services listen, and how to do without them.
+_SERVICES = (
+    (("/run/nscd/", "/var/run/nscd/"), "the program is looking up names: a later checkpoint will do"),
+    (("/var/lib/sss/", "/run/systemd/userdb/"), "the program is looking up users: a later checkpoint will do"),
+    (("/dev/log", "/run/systemd/journal/"), "let the program log to a file, or close the log (closelog) between lines"),
+    (("/run/dbus/", "/var/run/dbus/", "/run/user/"), "set DBUS_SESSION_BUS_ADDRESS=disabled: for the job"),
+    (("/tmp/.X11-unix/", "@/tmp/.X11-unix/"), "run it without a display"),
+    (("/run/munge/", "/var/run/munge/"), "the program is talking to munge: a later checkpoint will do"),
+)
 
 
 def judge(seen: Inspection) -> Iterator[Reason]:
@@ -22,7 +35,7 @@ def judge(seen: Inspection) -> Iterator[Reason]:
         yield Reason(
             sockets[peer.inode].process,
             f"is connected by a unix socket{named} to {whom} outside the pod, which cannot be captured",
-            "close the connection before a checkpoint, or do not use the service behind it",
+            _way_out(peer),
         )
     for inode, name in seen.exposed_names.items():
         yield Reason(
@@ -30,3 +43,9 @@ def judge(seen: Inspection) -> Iterator[Reason]:
             f"has a unix socket at {shown(name)}, in a directory that its user may change",
             "bind it in /tmp or /dev/shm itself, or in a directory right below them, or use an abstract name",
         )
+
+
+def _way_out(peer: OuterPeer) -> str:
+    if peer.whom.endswith("(slurmstepd)"):
+        return _PMI
+    return next((remedy for places, remedy in _SERVICES if peer.name.startswith(places)), _CLOSE)
