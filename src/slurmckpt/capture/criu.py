@@ -40,7 +40,11 @@ _CAP_SYS_RESOURCE = 24
 
 
 class CriuError(SlurmckptError):
-    """CRIU could not do what it was asked for. The message is one sentence for a user; its log lies with the images."""
+    """CRIU could not do what it was asked for. The message is one sentence for a user. log: the end of CRIU's own."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,13 @@ class DumpHooks:
 
     starting: CRIU is about to stop the processes. frozen: all processes stopped, nothing dumped yet; returns the
     external keys of this pod. dumped: the image is written, the processes are still stopped. Whatever they raise aborts
-    the dump, and the processes go on.
+    the dump, and the processes go on. names: what its processes are called in messages, by their pid in the pod.
     """
 
     starting: Callable[[], None]
     frozen: Callable[[], Awaitable[Sequence[str]]]
     dumped: Callable[[], Awaitable[None]]
+    names: Mapping[int, str] = field(default_factory=dict)
 
 
 async def _nothing() -> None:
@@ -101,12 +106,14 @@ class RestoreHooks:
 
     connected: all sockets exist, and send nothing yet (TCP_REPAIR); what it raises aborts the restore and ends them.
     restored: the processes exist and have not run yet. CRIU lets them run whatever the answer is (it ignores that of
-    `pre-resume`, cr-restore.c): what raises there must have killed them before.
+    `pre-resume`, cr-restore.c): what raises there must have killed them before. names: what its processes are called in
+    messages, by their pid in the pod.
     """
 
     restored: Callable[[], Awaitable[None]]
     inherit: Mapping[str, int] = field(default_factory=dict)
     connected: Callable[[], Awaitable[None]] = _nothing
+    names: Mapping[int, str] = field(default_factory=dict)
 
 
 def find(program: str, real_id: str, failure_log: Path | None = None) -> Installation:
@@ -179,11 +186,13 @@ async def dump(
             answer = await asyncio.wait_for(_converse(worker.channel, request, notified), limits.timeout)
     except asyncio.TimeoutError as error:
         _keep(installation, images / DUMP_LOG)
-        raise CriuError(f"the dump did not end within {limits.timeout} s (capture.timeout)") from error
+        reason = f"the dump did not end within {limits.timeout} s (capture.timeout)"
+        raise CriuError(reason, _log(images / DUMP_LOG)) from error
     if answer is None or not answer.success:
         _keep(installation, images / DUMP_LOG)
         reason = _complaint(answer, worker)
-        raise CriuError(explain_dump(_log(images / DUMP_LOG)) or f"CRIU refused the dump: {reason}")
+        text = _log(images / DUMP_LOG)
+        raise CriuError(explain_dump(text, hooks.names) or f"CRIU refused the dump: {reason}", text)
 
 
 async def restore(installation: Installation, target: Target, images: Path, hooks: RestoreHooks) -> None:
@@ -233,7 +242,8 @@ async def restore(installation: Installation, target: Target, images: Path, hook
     if answer is None or not answer.success:
         _keep(installation, images / RESTORE_LOG)
         reason = _complaint(answer, worker)
-        raise CriuError(explain_restore(_log(images / RESTORE_LOG)) or f"CRIU refused the restore: {reason}")
+        text = _log(images / RESTORE_LOG)
+        raise CriuError(explain_restore(text, hooks.names) or f"CRIU refused the restore: {reason}", text)
 
 
 @dataclass

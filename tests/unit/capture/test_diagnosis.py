@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmckpt.capture import diagnosis
-from slurmckpt.capture.diagnosis import explain_dump, explain_restore
+from slurmckpt.capture.diagnosis import explain_dump, explain_restore, tables
 
 NOISE = """(00.000045) Unable to get $HOME directory, local configuration file will not be used.
 (00.001342) Warn  (criu/kerndat.c:1236): Can't keep kdat cache on non-tempfs
@@ -28,8 +28,8 @@ DUMP = [
         "process 107 has a device mapped, as InfiniBand does: set NCCL_IB_DISABLE=1 so that the ranks talk over TCP",
     ),
     (
-        "Can't dump file 5 of that type [20666] (chr 10:229)",
-        "a process has a device (number 10:229) open as descriptor 5, which cannot be captured:"
+        "Can't dump file 5 of that type [20666] (chr 1:11)",
+        "a process has a device (number 1:11) open as descriptor 5, which cannot be captured:"
         " close it before a checkpoint",
     ),
     (
@@ -97,22 +97,22 @@ RESTORE = [
         "Can't fork for 107: File exists",
         "the process number 107 is in use in the new pod: this is a fault of slurmckpt",
     ),
-    ("File out.log has bad size 20 (expect 10)", "the file out.log has 20 bytes and had 10 at the checkpoint"),
+    ("File out.log has bad size 20 (expect 10)", "the file /out.log has 20 bytes and had 10 at the checkpoint"),
     (
         "File out.log has bad mode 0100600 (expect 0100644)",
-        "the file out.log has mode 0100600 and had 0100644 at the checkpoint",
+        "the file /out.log has mode 0100600 and had 0100644 at the checkpoint",
     ),
     (
         "File usr/lib/libc.so.6 has bad build-ID",
-        "the program or library usr/lib/libc.so.6 was updated since the checkpoint",
+        "the program or library /usr/lib/libc.so.6 was updated since the checkpoint",
     ),
     (
         "Can't open file data/x: No such file or directory",
-        "the file data/x cannot be opened on this node (No such file or directory)",
+        "the file /data/x cannot be opened on this node (No such file or directory)",
     ),
     (
         "Can't open file data/x on restore: Permission denied",
-        "the file data/x cannot be opened on this node (Permission denied)",
+        "the file /data/x cannot be opened on this node (Permission denied)",
     ),
     (
         "Can't bind inet socket (id 12): Cannot assign requested address",
@@ -134,7 +134,106 @@ def test_dump(error: str, sentence: str) -> None:
 @pytest.mark.parametrize(("error", "sentence"), RESTORE)
 def test_restore(error: str, sentence: str) -> None:
     text = log(error, "107 exited, status=1", "Restoring FAILED.", pid="  107: ")
-    assert explain_restore(text) == sentence
+    assert explain_restore(text).removesuffix(" (process 107 needs it)") == sentence
+
+
+# From logs of CRIU 4.2.1 on Linux 6.18, each provoked by a program that holds the thing.
+REAL_DUMPS = [
+    (
+        "(00.005313) pie: 100: Error (criu/pie/parasite.c:588): send_fds failed (-22)\n"
+        "(00.005351) Error (criu/parasite-syscall.c:280): Can't retrieve FDs from socket\n"
+        "(00.005353) Error (compel/src/lib/infect-rpc.c:44): Message reply from daemon is trimmed (12/0)\n",
+        "uses io_uring, which cannot be captured: set USE_LIBUV=0 for PyTorch, or let slurmckpt deny it"
+        ' (capture.io_uring = "deny")',
+    ),
+    (
+        "(00.014381) Error (criu/pidfd.c:97): pidfd: pidfd pid 1 is not a part of process tree..\n",
+        "holds a descriptor (a pidfd) of process 1, which is not captured: close it before a checkpoint",
+    ),
+    (
+        "(00.014381) Error (criu/pidfd.c:88): pidfd: PIDFD_THREAD flag is currently not supported\n",
+        "holds a descriptor of a single thread (a pidfd), which cannot be captured: close it before a checkpoint",
+    ),
+    (
+        "(00.013381) Error (criu/proc_parse.c:502): Unknown shit 100600 (/secretmem (deleted))\n"
+        "(00.013390) Error (criu/proc_parse.c:738): Can't open 100's mapfile link 7fac50375000: No such device\n"
+        "(00.013395) Error (criu/cr-dump.c:1440): Collect mappings (pid: 100) failed with -1\n",
+        "has secret memory (memfd_secret), which nobody but itself can read: release it before a checkpoint",
+    ),
+    (
+        "(00.013381) Error (criu/files-reg.c:1790): Can't lookup mount=597 for fd=4 path=/q\n",
+        "holds /q (descriptor 4), which was opened outside the pod: close it, or open it in the program",
+    ),
+    (
+        "(00.013381) Error (criu/fsnotify.c:284): fsnotify: \tCan't dump that handle\n",
+        "watches a file (inotify) that cannot be found again: it was deleted, or its file system knows no way back to"
+        " it: end the watch before a checkpoint",
+    ),
+    (
+        "(00.013381) Error (criu/sockets.c:767): sockets: BUG! Unknown socket collected (family 40)\n",
+        "has a socket of an address family open that cannot be captured: close it before a checkpoint",
+    ),
+    (
+        "(00.013381) Error (criu/sk-unix.c:351): unix: Unix socket 28600934 not found\n",
+        "has a socket of another network namespace open: close it before a checkpoint",
+    ),
+    (
+        "(00.013381) Error (criu/files-ext.c:94): Can't dump file 4 of that type [600] (anon anon_inode:[perf_event])"
+        "\n",
+        "has descriptor 4 open (anon_inode:[perf_event]), which cannot be captured: close it before a checkpoint",
+    ),
+    (
+        "(00.013381) Error (criu/files-ext.c:94): Can't dump file 4 of that type [20644] (chr 10:229)\n",
+        "serves a FUSE file system, which cannot be captured: unmount it before a checkpoint",
+    ),
+    (
+        "(00.013381) Error (criu/tun.c:306): tun: Net namespace is required to dump tun link\n",
+        "has a network device of its own (/dev/net/tun), which cannot be captured: close it before a checkpoint",
+    ),
+]
+TASK = "(00.011682) Dumping task (pid: 100 comm: python3)\n(00.011708) Collecting mappings (pid: 100)\n"
+END = (
+    "(00.014396) Error (criu/cr-dump.c:1545): Dump files (pid: 100) failed with -1\n"
+    "(00.014649) Error (criu/cr-dump.c:1975): Dumping FAILED.\n"
+)
+
+
+@pytest.mark.parametrize(("text", "sentence"), REAL_DUMPS)
+def test_real_dumps_name_the_process(text: str, sentence: str) -> None:
+    assert explain_dump(NOISE + TASK + text + END) == f"process 100 (python3) {sentence}"
+    names = {100: "process 100 (python3) of rank 3"}
+    assert explain_dump(NOISE + TASK + text + END, names) == f"{names[100]} {sentence}"
+    # Without its first half, as of a log that was too long, the caller's names are all there is.
+    assert explain_dump(text + END, {}).split(" ", 2)[2] in f"process 100 {sentence}"
+
+
+def test_a_nested_namespace_is_told_of_the_process_that_has_it() -> None:
+    text = TASK + "(00.01) Error (criu/namespaces.c:460): Can't dump nested uts namespace for 107\n" + END
+    assert explain_dump(text, {107: "process 107 (sh) of rank 0"}) == (
+        "process 107 (sh) of rank 0 is in a uts namespace of its own: start it without a container or sandbox inside"
+        " the job"
+    )
+
+
+def test_real_restores_name_the_process() -> None:
+    text = (
+        "(00.012279)    100: Error (criu/files-reg.c:2353): Can't open file home/jane/b/f on restore: No such file\n"
+        "(00.012281)    100: Error (criu/files-reg.c:2267): Can't open file home/jane/b/f: No such file or directory\n"
+        "(00.012282)    100: Error (criu/files.c:1221): Unable to open fd=4 id=0xe\n"
+        "(00.013033) Error (criu/cr-restore.c:2331): Restoring FAILED.\n"
+    )
+    assert explain_restore(text, {100: "process 100 (rank 1)"}) == (
+        "the file /home/jane/b/f cannot be opened on this node (No such file) (process 100 (rank 1) needs it)"
+    )
+    text = "(00.01)    100: Error (criu/servicefd.c:282): sfd: Can't chose service_fd_base: 19968 19985\n"
+    assert explain_restore(text) == (
+        "process 100 has descriptors with numbers near 19985, and this node allows 19968: raise the limit of open files"
+        " of slurmd (LimitNOFILE)"
+    )
+
+
+def test_an_unknown_error_names_the_process_too() -> None:
+    assert explain_dump(TASK + log("Something new") + END) == "CRIU: Something new (process 100 (python3))"
 
 
 def test_an_unknown_error_is_quoted_without_its_prefix() -> None:
@@ -148,7 +247,7 @@ def test_the_restorers_own_lines_are_read() -> None:
 
 def test_a_known_error_goes_before_an_unknown_one() -> None:
     assert explain_restore(log("Can't open: -2", "File a has bad size 1 (expect 2)")).startswith(
-        "the file a has 1 bytes"
+        "the file /a has 1 bytes"
     )
 
 
@@ -182,8 +281,8 @@ def test_any_log_gives_one_printable_line(errors: list[str]) -> None:
         assert sentence == "" or sentence.isprintable()
 
 
-@pytest.mark.parametrize("table", [diagnosis._DUMP, diagnosis._RESTORE, diagnosis._COMMON])
-def test_every_sentence_uses_only_groups_that_its_pattern_always_has(table: diagnosis._Table) -> None:
+@pytest.mark.parametrize("table", [tables.DUMP, tables.RESTORE, tables.COMMON])
+def test_every_sentence_uses_only_groups_that_its_pattern_always_has(table: tables.Table) -> None:
     """Alternatives of one pattern must all fill the same number of groups that the sentence asks for."""
     for pattern, sentence in table:
         asked = max((int(n) + 1 for n in "0123456789" if f"{{{n}}}" in sentence), default=0)

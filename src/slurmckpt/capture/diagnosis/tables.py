@@ -1,20 +1,19 @@
-"""CRIU's log in one sentence for a user. The log itself, kept beside the image, is for developers."""
+"""What CRIU's errors mean, for a user.
+
+Pattern -> sentence. The groups of the pattern fill in {0}, {1} ..., the named group `pid` says whose error it is. {who}
+is the process, as far as it is known, {needs} who needs a file, {line} the error itself. The first pattern that fits an
+error counts.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from slurmckpt.errors import one_line
-
-LOG_TAIL = 256 * 1024
-_QUOTED = 300
-
-# `(00.012345)   100: Error (criu/files.c:93): text`: time and, at a restore, pid of the task come first (CRIU's log.c).
-_ERROR = re.compile(r"^(?:\(\d+\.\d+\))?\s*(?:pie:)?\s*(?:-?\d+:)?\s*Error \([^()\n]*:\d+\): (.*)$", re.MULTILINE)
+Table = Sequence[tuple[re.Pattern[str], str]]
 
 # Said in runs that succeed, or only that it failed.
-_HARMLESS = re.compile(
+HARMLESS = re.compile(
     r"rlimit: Can't setup RLIMIT_NOFILE for self"
     r"|(?:Dumping|Pre-dumping|Restoring) FAILED\."
     r"|cuda-checkpoint|cuda_plugin"
@@ -23,22 +22,19 @@ _HARMLESS = re.compile(
 )
 
 # Said because of an error before; told only when there is no other.
-_CONSEQUENCE = re.compile(
+CONSEQUENCE = re.compile(
     r"\d+ (?:exited, status=|killed by signal )\d+"
     r"|with parasite|Can't cure \(pid: \d+\)"
-    r"|Dump (?:core|files|mappings|fs) \(pid: \d+\) failed"
+    r"|(?:Dump (?:core|files|mappings|fs)|Collect mappings) \(pid: \d+\) failed"
     r"|Failed to wait (?:for|on) helpers"
 )
 
-# Pattern -> sentence. Groups of the pattern fill in the braces. The first pattern that fits an error counts.
-_Table = Sequence[tuple[re.Pattern[str], str]]
 
-
-def _table(*rows: tuple[str, str]) -> _Table:
+def _table(*rows: tuple[str, str]) -> Table:
     return [(re.compile(pattern), sentence) for pattern, sentence in rows]
 
 
-_COMMON = _table(
+COMMON = _table(
     (
         r"No space left on device",
         "the staging disk is full: free some space, or let staging.path point to a larger disk",
@@ -65,44 +61,53 @@ _COMMON = _table(
     ),
 )
 
-_DUMP = _table(
+DUMP = _table(
     (
-        r"\[io_uring\]",
-        "a process uses io_uring, which cannot be captured: set USE_LIBUV=0 for PyTorch, or let slurmckpt deny it"
+        # The ring cannot be handed over as a descriptor, from Linux 6.7 on.
+        r"\[io_uring\]|send_fds failed",
+        "{who} uses io_uring, which cannot be captured: set USE_LIBUV=0 for PyTorch, or let slurmckpt deny it"
         ' (capture.io_uring = "deny")',
     ),
     (
-        r"Can't handle non-regular mapping on (\d+)'s map",
-        "process {0} has a device mapped, as InfiniBand does: set NCCL_IB_DISABLE=1 so that the ranks talk over TCP",
+        r"Can't handle non-regular mapping on (?P<pid>\d+)'s map",
+        "{who} has a device mapped, as InfiniBand does: set NCCL_IB_DISABLE=1 so that the ranks talk over TCP",
+    ),
+    (
+        r"Can't dump file \d+ of that type \[\d+\] \(chr 10:229\)",
+        "{who} serves a FUSE file system, which cannot be captured: unmount it before a checkpoint",
+    ),
+    (
+        r"Net namespace is required to dump tun link",
+        "{who} has a network device of its own (/dev/net/tun), which cannot be captured: close it before a checkpoint",
     ),
     (
         r"Can't dump file (\d+) of that type \[\d+\] \(chr (\d+:\d+)\)",
-        "a process has a device (number {1}) open as descriptor {0}, which cannot be captured:"
+        "{who} has a device (number {1}) open as descriptor {0}, which cannot be captured:"
         " close it before a checkpoint",
     ),
     (
         r"Can't dump file (\d+) of that type \[\d+\] \(\w+ (.*)\)",
-        "a process has descriptor {0} open ({1}), which cannot be captured: close it before a checkpoint",
+        "{who} has descriptor {0} open ({1}), which cannot be captured: close it before a checkpoint",
     ),
     (
         r"Can't lookup mount=\d+ for fd=-\d+ path=(.*)",
-        "a process runs a program ({0}) that was started outside the pod: start it inside",
+        "{who} runs a program ({0}) that was started outside the pod: start it inside",
     ),
     (
         r"Can't lookup mount=\d+ for fd=(\d+) path=(.*)",
-        "a process holds {1} (descriptor {0}), which was opened outside the pod: close it, or open it in the program",
+        "{who} holds {1} (descriptor {0}), which was opened outside the pod: close it, or open it in the program",
     ),
     (
         r"Open files on overmounted mounts are not supported yet; mount=\d+ fd=\d+ path=(.*)",
-        "a process holds {0}, over which something else has been mounted since: close it before a checkpoint",
+        "{who} holds {0}, over which something else has been mounted since: close it before a checkpoint",
     ),
     (
         r"Can't dump half of stream unix connection. name: (.*); peer name: (.*)",
-        "a process is connected by a unix socket ({1}) to a process outside the pod: do not use that service",
+        "{who} is connected by a unix socket ({1}) to a process outside the pod: do not use that service",
     ),
     (
         r"External socket is used|Can't dump name-less external socket|with unreachable peer|without peer",
-        "a process is connected by a unix socket to one outside the pod: close the connection before a checkpoint",
+        "{who} is connected by a unix socket to one outside the pod: close the connection before a checkpoint",
     ),
     (
         r"In-flight connection \(l\)|In-flight connection on non-listening|[Nn]on-empty write queue on an in-flight",
@@ -110,23 +115,27 @@ _DUMP = _table(
     ),
     (
         r"Unsupported proto 262 ",
-        "a process has a multipath TCP socket open: for a Go program set GODEBUG=multipathtcp=0",
+        "{who} has a multipath TCP socket open: for a Go program set GODEBUG=multipathtcp=0",
     ),
     (
         r"Unsupported proto (\d+) for socket",
-        "a process has a socket of the IP protocol {0} open, which cannot be captured: close it before a checkpoint",
+        "{who} has a socket of the IP protocol {0} open, which cannot be captured: close it before a checkpoint",
     ),
     (
-        r"Unsupported socket family: (\d+)|Unknown pair family (\d+)",
-        "a process has a socket of an address family open that cannot be captured: close it before a checkpoint",
+        r"Unix socket \d+ not found",
+        "{who} has a socket of another network namespace open: close it before a checkpoint",
+    ),
+    (
+        r"Unsupported socket family: (\d+)|Unknown pair family (\d+)|Unknown socket collected \(family (\d+)\)",
+        "{who} has a socket of an address family open that cannot be captured: close it before a checkpoint",
     ),
     (
         r"The socket has data to read|netlink socket 0x\w+ ",
-        "a process has a netlink socket in use, which cannot be captured: close it before a checkpoint",
+        "{who} has a netlink socket in use, which cannot be captured: close it before a checkpoint",
     ),
     (
         r"Connected TCP socket, consider",
-        "a process has a TCP connection and CRIU was not told to keep it: this is a fault of slurmckpt",
+        "{who} has a TCP connection and CRIU was not told to keep it: this is a fault of slurmckpt",
     ),
     (
         r"Can't dump ghost file (.*) of (\d+) size, increase limit",
@@ -141,28 +150,28 @@ _DUMP = _table(
         "the file {0} has been deleted or replaced while it is open, and cannot be kept: do not replace open files",
     ),
     (
-        r"Can't dump nested (\w+) namespace for (\d+)",
-        "process {1} is in a {0} namespace of its own: start it without a container or sandbox inside the job",
+        r"Can't dump nested (\w+) namespace for (?P<pid>\d+)",
+        "{who} is in a {0} namespace of its own: start it without a container or sandbox inside the job",
     ),
     (
-        r"A session leader of (?:zombie process )?(\d+)",
-        "the session of process {0} was made outside the pod: start it with setsid inside the job",
+        r"A session leader of (?:zombie process )?(?P<pid>\d+)",
+        "the session of {who} was made outside the pod: start it with setsid inside the job",
     ),
     (
         r"Found dangling tty|Found slave peer index|Don't have tty|[Tt]ty .* (?:external|peer)",
-        "a process uses a terminal from outside the pod: run it without a terminal",
+        "{who} uses a terminal from outside the pod: run it without a terminal",
     ),
     (
         r"Some file locks are hold by dumping tasks",
-        "a process holds file locks and CRIU was not told to keep them: this is a fault of slurmckpt",
+        "{who} holds file locks and CRIU was not told to keep them: this is a fault of slurmckpt",
     ),
     (
         r"can't seize task|Unable to seize|[Pp]trace.*Operation not permitted",
-        "a process is being traced, or may not be: detach the debugger or tracer first",
+        "{who} is being traced, or may not be: detach the debugger or tracer first",
     ),
     (
         r"[Ii]ndividually stopped threads|Zombies? (?:with )?threads? (?:is |are )?not supported",
-        "a process was just ending or being stopped: the next checkpoint will do",
+        "{who} was just ending or being stopped: the next checkpoint will do",
     ),
     (
         r"zombie \d+ \(comm .*\) found while seizing|A root task is dead",
@@ -186,7 +195,7 @@ _DUMP = _table(
     ),
     (
         r"seccomp",
-        "a process has a seccomp filter that root may not read here (no CAP_SYS_ADMIN): run the coordinator with all"
+        "{who} has a seccomp filter that root may not read here (no CAP_SYS_ADMIN): run the coordinator with all"
         " capabilities",
     ),
     (
@@ -195,11 +204,32 @@ _DUMP = _table(
     ),
     (
         r"has uprobes vma",
-        "process is being traced with uprobes: stop the tracer first",
+        "{who} is being traced with uprobes: stop the tracer first",
     ),
     (
         r"Can't find suitable path for handle|Can't dump that handle",
-        "a process watches a file that has been deleted (inotify): end the watch before deleting",
+        "{who} watches a file (inotify) that cannot be found again: it was deleted, or its file system knows no way"
+        " back to it: end the watch before a checkpoint",
+    ),
+    (
+        r"secretmem",
+        "{who} has secret memory (memfd_secret), which nobody but itself can read: release it before a checkpoint",
+    ),
+    (
+        r"pidfd pid (\d+) is not a part of process tree",
+        "{who} holds a descriptor (a pidfd) of process {0}, which is not captured: close it before a checkpoint",
+    ),
+    (
+        r"PIDFD_THREAD",
+        "{who} holds a descriptor of a single thread (a pidfd), which cannot be captured: close it before a checkpoint",
+    ),
+    (
+        r"Task (?P<pid>\d+) with SysVIPC shmem map",
+        "{who} has System V shared memory of another IPC namespace: start it without a container or sandbox",
+    ),
+    (
+        r"doesn't have a proper root mount",
+        "{who} is in a mount namespace of its own: start it without a container or sandbox inside the job",
     ),
     (
         r"Permission denied",
@@ -207,34 +237,43 @@ _DUMP = _table(
     ),
 )
 
-_RESTORE = _table(
+RESTORE = _table(
     (
         r"Can't fork for (\d+): File exists|Pid \d+ do not match expected (\d+)",
         "the process number {0} is in use in the new pod: this is a fault of slurmckpt",
     ),
     (
-        r"File (.*) has bad size (\d+) \(expect (\d+)\)",
-        "the file {0} has {1} bytes and had {2} at the checkpoint",
+        r"Can't chose service_fd_base: (\d+) (\d+)",
+        "{who} has descriptors with numbers near {1}, and this node allows {0}: raise the limit of open files of"
+        " slurmd (LimitNOFILE)",
     ),
     (
-        r"File (.*) has bad mode (0\d+) \(expect (0\d+)\)",
-        "the file {0} has mode {1} and had {2} at the checkpoint",
+        r"Can't restore sub-task in NS",
+        "{who} was in a namespace of its own",
     ),
     (
-        r"File (.*) has bad build-ID",
-        "the program or library {0} was updated since the checkpoint",
+        r"File /?(.*) has bad size (\d+) \(expect (\d+)\)",
+        "the file /{0} has {1} bytes and had {2} at the checkpoint{needs}",
     ),
     (
-        r"Build-ID .* could not be obtained for file (.*) because",
-        "the program or library {0} cannot be read on this node",
+        r"File /?(.*) has bad mode (0\d+) \(expect (0\d+)\)",
+        "the file /{0} has mode {1} and had {2} at the checkpoint{needs}",
     ),
     (
-        r"Can't open file (.*) on restore: (.*)|Can't open file (.*): (.*)",
-        "the file {0} cannot be opened on this node ({1})",
+        r"File /?(.*) has bad build-ID",
+        "the program or library /{0} was updated since the checkpoint{needs}",
     ),
     (
-        r"Can't link (.*) -> (.*): ",
-        "the file {1}, which was deleted or replaced after it had been opened, cannot be brought back",
+        r"Build-ID .* could not be obtained for file /?(.*) because",
+        "the program or library /{0} cannot be read on this node{needs}",
+    ),
+    (
+        r"Can't open file /?(.*) on restore: (.*)|Can't open file /?(.*): (.*)",
+        "the file /{0} cannot be opened on this node ({1}){needs}",
+    ),
+    (
+        r"Can't link (.*) -> /?(.*): ",
+        "the file /{1}, which was deleted or replaced after it had been opened, cannot be brought back",
     ),
     (
         r"Can't bind inet socket .*: Cannot assign requested address",
@@ -285,38 +324,3 @@ _RESTORE = _table(
         "CRIU was denied access ({line})",
     ),
 )
-
-
-def explain_dump(log_text: str) -> str:
-    """Why a dump failed, with the way out: one sentence. An error that is not known is quoted.
-
-    Of a long log the last 256 KiB are read. Empty when the log tells of no error.
-    """
-    return _explain(log_text, [*_DUMP, *_COMMON])
-
-
-def explain_restore(log_text: str) -> str:
-    """Why a restore failed: one sentence. An error that is not known is quoted.
-
-    Of a long log the last 256 KiB are read. Empty when the log tells of no error.
-    """
-    return _explain(log_text, [*_RESTORE, *_COMMON])
-
-
-def _explain(text: str, table: _Table) -> str:
-    errors = [match[1].strip() for match in _ERROR.finditer(text[-LOG_TAIL:])]
-    told = [line for line in errors if line and not _HARMLESS.search(line)]
-    real = [line for line in told if not _CONSEQUENCE.search(line)] or told
-    # An unknown error is often the first half of a known one (what could not be opened, then what that was for).
-    for line in real:
-        for pattern, sentence in table:
-            match = pattern.search(line)
-            if match is not None:
-                return _filled(sentence, match, line)
-    return f"CRIU: {one_line(real[0], _QUOTED)}" if real else ""
-
-
-def _filled(sentence: str, match: re.Match[str], line: str) -> str:
-    groups = [one_line(group, _QUOTED) for group in match.groups() if group is not None]
-    # str.format() looks at the braces of the sentence only, never at those of what it fills in.
-    return sentence.format(*groups, line=one_line(line, _QUOTED))
