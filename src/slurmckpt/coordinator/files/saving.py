@@ -23,7 +23,7 @@ from slurmckpt.capture.preflight import PodScan
 from slurmckpt.coordinator.files import carrying, companions, content
 from slurmckpt.coordinator.files.rules import Pod, Rules, Treatment, began, decide
 from slurmckpt.errors import SlurmckptError
-from slurmckpt.store.identity import UserFiles
+from slurmckpt.store.identity import UserFiles, beat
 from slurmckpt.store.manifest import CarriedDirectory, OpenFile
 
 T = TypeVar("T")
@@ -47,14 +47,16 @@ class PodFiles:
 
 
 async def foresee(init_pids: Sequence[int], scans: Sequence[PodScan], rules: Rules, files: UserFiles) -> int:
-    """How many bytes save() will write, while the ranks run. Raises Refused, with what is too large, or OSError."""
+    """How many bytes save() will write. While the ranks run. Raises Refused, with what is too large, or OSError."""
     with contextlib.ExitStack() as stack:
         pods = await asyncio.to_thread(_pods, init_pids, scans, stack)
         named = await asyncio.to_thread(carrying.find, pods, rules)
         directories = await files.run_to_end(carrying.choose, named, rules.home)
         total = await files.run_to_end(carrying.measure, directories, rules.settings.max_carry)
-        for each in decide(pods, rules, carried=[one.path for one in directories]):
-            total += sum(file.size for file, treatment in each.items() if treatment == "save")
+        for pod, each in zip(pods, decide(pods, rules, carried=[one.path for one in directories]), strict=True):
+            saved = [file for file, treatment in each.items() if treatment == "save"]
+            total += sum(file.size for file in saved)
+            await files.run_to_end(_try_clones, pod.root, [file.path for file in saved if file.size >= _CLONE_BYTES])
         return total
 
 
@@ -220,6 +222,16 @@ def _vague(init_pid: int) -> frozenset[int]:
     """Of the file systems in memory: shmem has no page_mkwrite() (mm/shmem.c), so writes to its pages leave no time."""
     devices = {mount.device for mount in mounts_of(init_pid).values() if mount.kind == "tmpfs"}
     return frozenset(os.makedev(*(int(number) for number in device.split(":"))) for device in devices)
+
+
+def _try_clones(root: int, paths: Sequence[str]) -> None:
+    """Clone large files once before it counts: what has not reached the disk is then written while the ranks run."""
+    for path in paths[:_MAX_CLONES]:
+        with contextlib.suppress(OSError), _opened(root, path, os.O_RDONLY) as descriptor:
+            beat()
+            copied = content.clone(descriptor, os.path.dirname(path).lstrip("/"), root)
+            if copied is not None:
+                os.close(copied)
 
 
 @contextlib.contextmanager

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import shutil
 import sqlite3
 import stat
-from collections.abc import Callable, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -456,3 +458,45 @@ def test_a_journal_that_nobody_has_open_is_saved_too(job: Job) -> None:
     job.bring_back()
     assert journal.read_bytes() == before
     assert rows(path) == [1]
+
+
+@pytest.fixture(params=["xfs", "btrfs"])
+def cloning(request: pytest.FixtureRequest, job: Job, tmp_path: Path) -> Iterator[Job]:
+    """The job's home on a file system that can clone."""
+    kind = request.param
+    if os.geteuid() != 0 or shutil.which(f"mkfs.{kind}") is None:
+        pytest.skip(f"needs root and mkfs.{kind}")
+    image = tmp_path / "image"
+    with image.open("wb") as file:
+        file.truncate(512 << 20)
+    subprocess.run([f"mkfs.{kind}", "-q", str(image)], check=True, capture_output=True)
+    if subprocess.run(["mount", "-o", "loop", image, job.home], check=False, capture_output=True).returncode:
+        pytest.skip(f"{kind} cannot be mounted from a file here")
+    os.chown(job.home, *ME)
+    yield job
+    subprocess.run(["umount", job.home], check=True)
+
+
+def test_a_real_clone(cloning: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    clones: list[int | None] = []
+    real = content.clone
+
+    def clone(source: int, directory: str, root: int) -> int | None:
+        clones.append(real(source, directory, root))
+        return clones[-1]
+
+    monkeypatch.setattr(content, "clone", clone)
+    data = os.urandom(1 << 20) * 20
+    path = cloning.opens(cloning.write("data", data))
+    assert cloning.foresee() == len(data)
+
+    def meanwhile() -> None:
+        with path.open("r+b") as file:
+            file.write(b"after")
+
+    cloning.save(meanwhile)
+    # Once beforehand, once at the boundary.
+    assert len(clones) == 2 and None not in clones
+    cloning.bring_back()
+    assert path.read_bytes() == data
+    assert os.listdir(cloning.home) == ["data"]
