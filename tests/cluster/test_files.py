@@ -175,3 +175,20 @@ def test_twenty_thousand_descriptors(cluster: Cluster, directory: Path) -> None:
     (directory / "go").touch()
     assert job.wait_end() == "COMPLETED", job.output()
     assert job.output().splitlines()[-1] == "19900 exact"
+
+
+@pytest.mark.long
+def test_a_program_of_many_gigabytes(cluster: Cluster, directory: Path) -> None:
+    """As many as a node of the sandbox has: 5 of 6, all different."""
+    available = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
+    if available is None or int(available[1]) < 12 << 20:
+        pytest.skip("needs 12 GB of free memory")
+    job = cluster.submit("exec python3 large.py 5 40", ON_REQUEST, "--mem=5800", directory=directory)
+    job.wait_output("^round 20$", 180)
+    seq = job.checkpoint()
+    move(job, job.node())
+    wait_for("the restore", lambda: len(job.status()["attempts"]) == 2 and job.status()["attempts"][1]["steps"], 180)
+    assert restored_from(job) == seq
+    (directory / "go").touch()
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert job.output().splitlines() == ["filled", *(f"round {turn}" for turn in range(40)), "exact"]

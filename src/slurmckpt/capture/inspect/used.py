@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from slurmckpt.capture import procfs
@@ -33,20 +33,28 @@ class UsedFile:
     links: list[str] = field(default_factory=list)
 
 
-def used_files(descriptors: Descriptors, mappings: Iterable[Mappings], mounts: dict[int, Mount]) -> list[UsedFile]:
-    """Each file once under each of its names, in the order of the names.
+def used_files(descriptors: Descriptors, mappings: Sequence[Mappings], mounts: dict[int, Mount]) -> list[UsedFile]:
+    """Each file once under each of its names, in the order of the names; but none that the pod writes, anywhere.
 
     Without those of FUSE file systems: their content is what a program of the user's makes up, and reading it may hang.
     """
     fuse = {mount.device for mount in mounts.values() if mount.is_fuse}
+    written = set(_written(descriptors, mappings))
     found: dict[tuple[str, str, int], UsedFile] = {}
     for file in (*_mapped(mappings), *_read(descriptors)):
-        if file.device not in fuse:
+        if file.device not in fuse and (file.device, file.inode) not in written:
             known = found.setdefault((file.path, file.device, file.inode), file)
             if known is not file:
                 known.executable = known.executable or file.executable
                 known.links = (known.links + file.links)[:_LINKS]
     return sorted(found.values(), key=lambda file: file.path)
+
+
+def _written(descriptors: Descriptors, all_mappings: Iterable[Mappings]) -> Iterator[tuple[str, int]]:
+    """Device and inode."""
+    yield from ((one.device, one.status.st_ino) for one in descriptors.files if one.may_write)
+    for mappings in all_mappings:
+        yield from ((one.device, one.inode) for one in mappings.named if one.is_written)
 
 
 def _mapped(all_mappings: Iterable[Mappings]) -> Iterator[UsedFile]:
