@@ -48,6 +48,7 @@ class OpenFile:
 
     policy: what a restore does with it (coordinator/files/rules.py). inode: decimal; empty when unknown. modified: ns
     since 1970. owner, group: ids. content: where its bytes begin in `files.data`, for the policy "save"; else None.
+    sample: a short hash of places in it, for "truncate"; empty when there is none.
     """
 
     path: str
@@ -59,6 +60,7 @@ class OpenFile:
     owner: int = 0
     group: int = 0
     content: int | None = None
+    sample: str = ""
 
 
 @dataclass(frozen=True)
@@ -329,6 +331,7 @@ def _open_file(fields: Fields) -> OpenFile:
         owner=fields.whole("owner", lowest=0),
         group=fields.whole("group", lowest=0),
         content=fields.optional_whole("content", lowest=0),
+        sample=fields.text("sample"),
     )
     if (file.policy == "save") != (file.content is not None):
         fields.fail("content", 'a place for the policy "save", and null for all others')

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from slurmckpt.capture.inspect.descriptors import Writing
 from slurmckpt.capture.preflight import scan
 
 pytestmark = pytest.mark.root
@@ -39,15 +40,15 @@ os.close(descriptor)
 ready()
 """
     )
-    found = {Path(file.path).name: (file.in_place, file.mapped) for file in scan(pod.init, pod.leader).open_files}
+    found = {Path(file.path).name: (file.writing, file.mapped) for file in scan(pod.init, pod.leader).open_files}
     assert found == {
-        "appended": (False, False),
-        "read and appended": (False, False),
-        "written to its end": (False, False),
-        "begun again": (True, False),
-        "read and written": (True, False),
-        "both": (True, False),
-        "mapped": (True, True),
+        "appended": (Writing.APPENDED, False),
+        "read and appended": (Writing.APPENDED, False),
+        "written to its end": (Writing.ONWARDS, False),
+        "begun again": (Writing.ANYWHERE, False),
+        "read and written": (Writing.ONWARDS_AND_READ, False),
+        "both": (Writing.ANYWHERE, False),
+        "mapped": (Writing.ANYWHERE, True),
     }
 
 

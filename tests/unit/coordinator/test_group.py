@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from slurmckpt.capture import criu, sysvipc
+from slurmckpt.capture.inspect.descriptors import Writing
 from slurmckpt.capture.preflight import OpenFile, PodScan
 from slurmckpt.config import Files
 from slurmckpt.coordinator import freeze, group
@@ -98,7 +99,7 @@ FILE = os.stat("/etc/passwd")
 SCAN = PodScan(
     [],
     [],
-    [OpenFile("/etc/passwd", 12, FILE.st_mode, os.O_WRONLY, 1, 3, FILE.st_dev, FILE.st_ino)],
+    [OpenFile("/etc/passwd", 12, FILE.st_mode, os.O_WRONLY, 1, 3, FILE.st_dev, FILE.st_ino, Writing.APPENDED)],
     ["10.0.0.1"],
     [],
     [],

@@ -67,6 +67,7 @@ FULL = Manifest(
                     owner=1000,
                     group=100,
                     content=4096,
+                    sample="0123456789abcdef",
                 )
             ],
             criu_version="4.2.1",

@@ -9,6 +9,7 @@ import select
 import stat
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from slurmckpt.capture import procfs
 from slurmckpt.capture.processes import Process
@@ -27,6 +28,19 @@ class Holder:
 
     process: Process
     descriptor: int
+
+
+class Writing(IntEnum):
+    """Where a file may be written, from what is certain to what is not known.
+
+    APPENDED: at its end only (O_APPEND). ONWARDS: the descriptor is for writing only and stands at the end, as after a
+    shell's `>`, which may begin once more. ONWARDS_AND_READ: it stands there, too, but may have been elsewhere.
+    """
+
+    APPENDED = 0
+    ONWARDS = 1
+    ONWARDS_AND_READ = 2
+    ANYWHERE = 3
 
 
 @dataclass(frozen=True)
@@ -81,13 +95,13 @@ class FileDescriptor:
         )
 
     @property
-    def is_written_in_place(self) -> bool:
-        """Whether what the file holds may be changed through it, beside being cut off: not where it only appends.
-
-        Who can only write, and stands at the end, writes a file from its beginning to its end, as a shell's `>` does.
-        """
-        sequential = self.flags & os.O_ACCMODE == os.O_WRONLY and self.position == self.status.st_size
-        return self.is_written and not self.flags & os.O_APPEND and not sequential
+    def writing(self) -> Writing:
+        """Where it may be written through this descriptor."""
+        if self.flags & os.O_APPEND:
+            return Writing.APPENDED
+        if self.position != self.status.st_size:
+            return Writing.ANYWHERE
+        return Writing.ONWARDS if self.flags & os.O_ACCMODE == os.O_WRONLY else Writing.ONWARDS_AND_READ
 
     @property
     def is_anonymous_memory(self) -> bool:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from slurmckpt.capture.inspect.descriptors import Holder
+from slurmckpt.capture.inspect.descriptors import Holder, Writing
 from slurmckpt.capture.inspect.inspection import Inspection
 from slurmckpt.capture.inspect.mounts import KERNEL_FILE_SYSTEMS
 
@@ -16,8 +16,7 @@ class OpenFile:
     """A regular file of the pod's own mounts that is open for writing, or mapped shared and writable.
 
     path: inside the pod. size: bytes. mode: st_mode. flags: of open(2) (O_RDWR for a mapping). pid: on this node.
-    fd: -1 for a mapping. in_place: some holder may change what is there already. mapped: one has mapped it. modified:
-    ns since 1970.
+    fd: -1 for a mapping. writing: where any holder may write. mapped: one has mapped it. modified: ns since 1970.
     """
 
     path: str
@@ -28,7 +27,7 @@ class OpenFile:
     fd: int
     device: int
     inode: int
-    in_place: bool = False
+    writing: Writing = Writing.ANYWHERE
     mapped: bool = False
     modified: int = 0
 
@@ -38,9 +37,9 @@ def open_files(seen: Inspection) -> list[OpenFile]:
     found: dict[tuple[int, int, str], OpenFile] = {}
     for one in _all(seen):
         first = found.setdefault((one.device, one.inode, one.path), one)
-        if first is not one and (one.in_place > first.in_place or one.mapped > first.mapped):
+        if first is not one and (one.writing > first.writing or one.mapped > first.mapped):
             found[one.device, one.inode, one.path] = replace(
-                first, in_place=first.in_place or one.in_place, mapped=first.mapped or one.mapped
+                first, writing=max(first.writing, one.writing), mapped=first.mapped or one.mapped
             )
     return list(found.values())
 
@@ -49,14 +48,14 @@ def _all(seen: Inspection) -> Iterator[OpenFile]:
     for one in seen.descriptors.files:
         mount = seen.mounts.get(one.mount)
         if one.is_written and mount is not None and mount.kind not in KERNEL_FILE_SYSTEMS:
-            yield _open_file(one.path, one.status, one.flags, one.holder, one.is_written_in_place)
+            yield _open_file(one.path, one.status, one.flags, one.holder, one.writing)
     for mappings in seen.mappings:
         for path, status in mappings.files:
             if status.st_nlink and not path.endswith(" (deleted)"):
-                yield _open_file(path, status, os.O_RDWR, Holder(mappings.process, -1), True)
+                yield _open_file(path, status, os.O_RDWR, Holder(mappings.process, -1), Writing.ANYWHERE)
 
 
-def _open_file(path: str, status: os.stat_result, flags: int, holder: Holder, in_place: bool) -> OpenFile:
+def _open_file(path: str, status: os.stat_result, flags: int, holder: Holder, writing: Writing) -> OpenFile:
     return OpenFile(
         path=path,
         size=status.st_size,
@@ -66,7 +65,7 @@ def _open_file(path: str, status: os.stat_result, flags: int, holder: Holder, in
         fd=holder.descriptor,
         device=status.st_dev,
         inode=status.st_ino,
-        in_place=in_place,
+        writing=writing,
         mapped=holder.descriptor < 0,
         modified=status.st_mtime_ns,
     )

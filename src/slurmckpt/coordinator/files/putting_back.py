@@ -116,6 +116,8 @@ class _Returning:
             return None
         if status.st_size < file.size:
             raise Refused(f"{file.path} is shorter ({status.st_size} bytes) than at the checkpoint ({file.size} bytes)")
+        if file.sample:
+            self._check_sample()
         if status.st_size == file.size:
             return None
         with self._errors("is longer than at the checkpoint and cannot be cut"), self._opened(os.O_WRONLY):
@@ -139,6 +141,14 @@ class _Returning:
         directory = os.path.dirname(self._below) or "."
         if not os.access(directory, os.W_OK | os.X_OK, dir_fd=self.root, effective_ids=True):
             raise Refused(f"{file.path}, open for writing at the checkpoint, is gone, and cannot be made anew there")
+
+    def _check_sample(self) -> None:
+        with contextlib.suppress(OSError), self._opened(os.O_RDONLY) as target:
+            if content.sample(target, self.file.size) != self.file.sample:
+                raise Refused(
+                    f"{self.file.path} has been changed before its end since the checkpoint, which has its size only:"
+                    ' the site can have it saved (policy "save" in files.rules)'
+                )
 
     def _cut(self) -> None:
         with self._errors("cannot be cut"), self._opened(os.O_WRONLY) as target:

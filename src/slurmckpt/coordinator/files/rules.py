@@ -10,16 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from slurmckpt.capture.inspect.descriptors import Writing
 from slurmckpt.capture.preflight import OpenFile, PodScan
 from slurmckpt.capture.processes import Process
 from slurmckpt.config import Files
 from slurmckpt.coordinator.proc import start_time
 from slurmckpt.errors import Refused
+from slurmckpt.filerules import Policy
 from slurmckpt.units import format_bytes
 
 # Beside the policies of the settings. "unchanged": too large to be saved, but nobody has written it since the pod
 # began. "carried": it comes along with its directory.
 Treatment = Literal["truncate", "keep", "save", "unchanged", "carried"]
+
+# A result that is written anew again and again, as by open(path, "w"), is seldom larger; a log soon is.
+_BEGUN_AGAIN_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -31,14 +36,22 @@ class Rules:
     home: str
     own: Path
 
-    def of(self, file: OpenFile) -> Literal["truncate", "keep", "save"]:
-        """What is done with this file, its size left aside."""
-        policy = next(
-            (rule.policy for rule in self.settings.rules if rule.fits(file.path, self.home)), self.settings.policy
-        )
-        if policy == "auto":
-            return "save" if file.in_place else "truncate"
-        return policy
+    def of(self, file: OpenFile) -> Treatment:
+        """What is done with this file, as far as it does not depend on others."""
+        policy = self._policy(file)
+        if policy != "auto":
+            return policy
+        if file.writing == Writing.APPENDED or (file.writing == Writing.ONWARDS and file.size > _BEGUN_AGAIN_BYTES):
+            return "truncate"
+        return "save"
+
+    def may_cut(self, file: OpenFile) -> bool:
+        """Whether a file that does not fit may be cut back instead: nothing speaks for another place than its end."""
+        return self._policy(file) == "auto" and file.writing < Writing.ANYWHERE
+
+    def _policy(self, file: OpenFile) -> Policy:
+        fitting = (rule.policy for rule in self.settings.rules if rule.fits(file.path, self.home))
+        return next(fitting, self.settings.policy)
 
     def concern(self, file: OpenFile) -> bool:
         """Whether it is a file of the job's own, and not brought back in another way."""
@@ -89,19 +102,30 @@ def decide(
         }
         for pod in pods
     ]
-    saved: dict[tuple[int, int], list[tuple[int, OpenFile]]] = {}
+    holders_of: dict[tuple[int, int], list[tuple[int, OpenFile]]] = {}
     for number, each in enumerate(found):
         for file, treatment in each.items():
-            if treatment == "save":
-                saved.setdefault((file.device, file.inode), []).append((number, file))
-    total = sum(holders[0][1].size for holders in saved.values())
-    for holders in sorted(saved.values(), key=lambda holders: holders[0][1].size, reverse=True):
+            if treatment in ("save", "truncate"):
+                holders_of.setdefault((file.device, file.inode), []).append((number, file))
+    # A file is one thing, by whichever name and from whichever pod.
+    saved = [
+        holders for holders in holders_of.values() if any(found[number][file] == "save" for number, file in holders)
+    ]
+    for number, file in (one for holders in saved for one in holders):
+        found[number][file] = "save"
+    total = sum(holders[0][1].size for holders in saved)
+    for holders in sorted(saved, key=lambda holders: holders[0][1].size, reverse=True):
         if total <= rules.settings.max_save:
             break
         if all(_is_untouched(file, pods[number]) for number, file in holders):
-            for number, file in holders:
-                found[number][file] = "unchanged"
-            total -= holders[0][1].size
+            instead: Treatment = "unchanged"
+        elif all(rules.may_cut(file) for _, file in holders):
+            instead = "truncate"
+        else:
+            continue
+        for number, file in holders:
+            found[number][file] = instead
+        total -= holders[0][1].size
     if total > rules.settings.max_save:
         number, file = max(
             (

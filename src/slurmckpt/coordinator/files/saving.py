@@ -36,6 +36,8 @@ _ALIGNMENT = 4096
 # A clone first writes what has not reached the disk; of a small file a copy in memory is faster.
 _CLONE_BYTES = 16 << 20
 _MAX_CLONES = 64
+# Each is an open(), which a file server may answer in a millisecond only.
+_MAX_SAMPLES = 4096
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Saver:
         self._stop = threading.Event()
         self._target = -1
         self._end = 0
+        self._samples = 0
         self._places: dict[tuple[int, int], int] = {}
         # source, place in the target, size, path
         self._clones: list[tuple[int, int, int, str]] = []
@@ -150,7 +153,17 @@ class Saver:
         except OSError as error:
             raise SlurmckptError(f"{file.path}, which the job writes, cannot be looked at: {error.strerror}") from error
         _check_is(status, file)
-        return _record(file.path, status, treatment)
+        return _record(file.path, status, treatment, sample=self._sample(root, file, status.st_size, treatment))
+
+    def _sample(self, root: int, file: Found, size: int, treatment: Treatment) -> str:
+        """Of a file that is going to be cut back; empty where the user may write it, and not read it."""
+        if treatment != "truncate" or self._samples >= _MAX_SAMPLES:
+            return ""
+        self._samples += 1
+        self._go_on()
+        with contextlib.suppress(OSError), _opened(root, file.path, os.O_RDONLY) as descriptor:
+            return content.sample(descriptor, size)
+        return ""
 
     def _save(self, root: int, path: str, file: Found | None, known: set[str], saved: PodFiles) -> OpenFile:
         """A file with its content, and what belongs to it. file: None when no process has it open."""
@@ -249,7 +262,9 @@ def _check_is(status: os.stat_result, file: Found) -> None:
         raise SlurmckptError(f"{file.path}, which the job writes, was replaced by another file of that name")
 
 
-def _record(path: str, status: os.stat_result, treatment: Treatment, place: int | None = None) -> OpenFile:
+def _record(
+    path: str, status: os.stat_result, treatment: Treatment, place: int | None = None, sample: str = ""
+) -> OpenFile:
     return OpenFile(
         path=path,
         size=status.st_size,
@@ -260,4 +275,5 @@ def _record(path: str, status: os.stat_result, treatment: Treatment, place: int 
         owner=status.st_uid,
         group=status.st_gid,
         content=place,
+        sample=sample,
     )

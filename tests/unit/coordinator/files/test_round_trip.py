@@ -11,9 +11,11 @@ import stat
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from slurmckpt.capture.inspect.descriptors import Writing
 from slurmckpt.capture.preflight import OpenFile, PodScan
 from slurmckpt.config import Files
 from slurmckpt.coordinator.files import content, putting_back, saving
@@ -37,7 +39,7 @@ class Job:
         self.staging = staging
         self.files = files
         self.settings = Files()
-        self.open: dict[Path, dict[str, bool]] = {}
+        self.open: dict[Path, tuple[Writing, bool]] = {}
         self.saved = PodFiles()
         self.carried: list[CarriedDirectory] = []
 
@@ -47,13 +49,13 @@ class Job:
         os.chown(path, *ME)
         return path
 
-    def opens(self, path: Path, in_place: bool = True, mapped: bool = False) -> Path:
-        self.open[path] = {"in_place": in_place, "mapped": mapped}
+    def opens(self, path: Path, writing: Writing = Writing.ANYWHERE, mapped: bool = False) -> Path:
+        self.open[path] = (writing, mapped)
         return path
 
     def scan(self) -> PodScan:
         found = []
-        for path, how in self.open.items():
+        for path, (writing, mapped) in self.open.items():
             status = os.stat(path)
             found.append(
                 OpenFile(
@@ -65,8 +67,9 @@ class Job:
                     3,
                     status.st_dev,
                     status.st_ino,
-                    modified=status.st_mtime_ns,
-                    **how,
+                    writing,
+                    mapped,
+                    status.st_mtime_ns,
                 )
             )
         return PodScan([], [], found, [], [], [], [])
@@ -116,16 +119,39 @@ def policies(saved: PodFiles) -> dict[str, str]:
 
 
 def test_what_is_done_with_each_file_unless_the_site_says_otherwise(job: Job) -> None:
-    job.opens(job.write("log"), in_place=False)
-    job.opens(job.write("data"))
-    assert policies(job.save()) == {"log": "truncate", "data": "save"}
+    large = b"x" * (17 << 20)
+    for writing in Writing:
+        job.opens(job.write(f"small {writing.name}"), writing)
+        job.opens(job.write(f"large {writing.name}", large), writing)
+    assert policies(job.save()) == {
+        "small APPENDED": "truncate",
+        "large APPENDED": "truncate",
+        # What is written anew again and again is small; what grows and grows is not.
+        "small ONWARDS": "save",
+        "large ONWARDS": "truncate",
+        "small ONWARDS_AND_READ": "save",
+        "large ONWARDS_AND_READ": "save",
+        "small ANYWHERE": "save",
+        "large ANYWHERE": "save",
+    }
+
+
+def test_a_file_with_two_names_is_one_file(job: Job) -> None:
+    path = job.opens(job.write("data"), Writing.APPENDED)
+    os.link(path, job.home / "other")
+    job.opens(job.home / "other", Writing.ANYWHERE)
+    assert policies(job.save()) == {"data": "save", "other": "save"}
+    assert (job.staging / saving.CONTENT).stat().st_size == 4096
+    path.write_bytes(b"new")
+    job.bring_back()
+    assert path.read_bytes() == TEN and path.stat().st_nlink == 2
 
 
 def test_the_first_rule_that_fits_counts(job: Job) -> None:
     rules = (FileRule("~/*.log", "truncate"), FileRule("~/x*", "keep"), FileRule("/**/s*", "save"))
     job.settings = Files("auto", rules)
     for name in ("a.log", "x.log", "xyz", "sum", "other"):
-        job.opens(job.write(name), in_place=name != "sum")
+        job.opens(job.write(name), Writing.APPENDED if name == "sum" else Writing.ANYWHERE)
     assert policies(job.save()) == {
         "a.log": "truncate",
         "x.log": "truncate",
@@ -229,7 +255,7 @@ def test_the_directory_is_gone_too(job: Job) -> None:
 
 
 def test_nothing_is_changed_when_one_cannot_be_brought_back(job: Job) -> None:
-    first, log = job.opens(job.write("data")), job.opens(job.write("log"), in_place=False)
+    first, log = job.opens(job.write("data")), job.opens(job.write("log"), Writing.APPENDED)
     job.save()
     first.write_bytes(b"new")
     log.write_bytes(b"")
@@ -239,7 +265,7 @@ def test_nothing_is_changed_when_one_cannot_be_brought_back(job: Job) -> None:
 
 
 def test_a_log_that_was_rotated_is_refused(job: Job) -> None:
-    log = job.opens(job.write("log"), in_place=False)
+    log = job.opens(job.write("log"), Writing.APPENDED)
     job.save()
     log.rename(job.home / "log.1")
     job.write("log", b"the next log, and longer than the first")
@@ -291,6 +317,52 @@ def test_what_does_not_fit_and_was_written_is_refused(job: Job) -> None:
     )
     with pytest.raises(Refused):
         job.save()
+
+
+def test_what_does_not_fit_is_cut_where_it_seems_to_grow_only(job: Job) -> None:
+    """As the output of a Fortran program, which opens it for reading, too. What is changed in it is mostly seen."""
+    job.settings = Files(max_save=300_000)
+    log = job.opens(job.write("log", os.urandom(400_000)), Writing.ONWARDS_AND_READ)
+    job.opens(job.write("data"))
+    before = log.read_bytes()
+    assert policies(job.save()) == {"log": "truncate", "data": "save"}
+    log.write_bytes(before + b"more")
+    job.bring_back()
+    assert log.read_bytes() == before
+    for place in (0, 191_808, 399_990):
+        changed = bytearray(before)
+        changed[place : place + 5000] = bytes(len(changed[place : place + 5000]))
+        log.write_bytes(changed + b"more")
+        with pytest.raises(Refused, match=r"/log has been changed before its end since the checkpoint, which has its"):
+            job.bring_back()
+
+
+@pytest.mark.parametrize("policy", ["save", "auto"])
+def test_what_does_not_fit_and_may_not_be_cut(job: Job, policy: Literal["save", "auto"]) -> None:
+    job.settings = Files(policy, max_save=30)
+    job.opens(job.write("log", b"x" * 40), Writing.ONWARDS if policy == "save" else Writing.ANYWHERE)
+    with pytest.raises(Refused, match=r"and no more than 30 B of such files is saved"):
+        job.save()
+
+
+def test_a_log_that_was_begun_again(job: Job) -> None:
+    """What is longer than it was need not begin with what it was."""
+    log = job.opens(job.write("log"), Writing.APPENDED)
+    job.save()
+    log.write_bytes(b"a new log, which is longer")
+    with pytest.raises(Refused, match=r"/log has been changed before its end since the checkpoint"):
+        job.bring_back()
+
+
+def test_a_log_that_its_user_may_not_read(job: Job) -> None:
+    log = job.opens(job.write("log"), Writing.APPENDED)
+    log.chmod(0o200)
+    job.save()
+    with log.open("ab") as file:
+        file.write(b"more")
+    job.bring_back()
+    log.chmod(0o600)
+    assert log.read_bytes() == TEN
 
 
 def test_holes_stay_holes(job: Job) -> None:
