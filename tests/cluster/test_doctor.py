@@ -39,7 +39,7 @@ def test_what_registering_changes(cluster: Cluster) -> None:
 def test_what_is_broken_is_found(cluster: Cluster) -> None:
     # Covered, not changed: a file that a host has changed stays its own, also when a newer one is installed below it.
     libexec = "/usr/libexec/slurmckpt"
-    cluster.root("n1", f"cp -a {libexec} /run/broken && chmod 0777 /run/broken/shim && rmdir /run/broken/criu-plugins")
+    cluster.root("n1", f"cp -a {libexec} /run/broken && chmod 0777 /run/broken/shim && rm -r /run/broken/criu-plugins")
     cluster.root("n1", f"mount --bind /run/broken {libexec}")
     try:
         found = doctor(cluster, "n1")["findings"]["programs"]

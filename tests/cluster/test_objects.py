@@ -35,3 +35,10 @@ def test_signals_timers_descriptors_and_attributes(cluster: Cluster, directory: 
         "pidfd ends 1 9",
     ]
     assert told["attributes"].last == ["zombie's status 7", "continued 1"]
+
+
+def test_calls_that_wait_are_not_interrupted(cluster: Cluster, directory: Path) -> None:
+    """Sleeps and waits with and without a time limit neither fail nor end early, whatever is done to the job."""
+    looks.build(cluster, directory, "sleeps")
+    told = looks.go_through(cluster, directory, {"sleeps": "./sleeps"})["sleeps"]
+    assert all(line.endswith("failed=0 error=0") for line in looks.same(told))

@@ -11,6 +11,8 @@ from slurmckpt.doctor import elf, trusted
 from slurmckpt.doctor.finding import Finding, ok, problem, skipped, warning
 from slurmckpt.doctor.host import Host
 
+# Of CRIU's: interrupted system calls start again.
+_PLUGIN = "restart.so"
 _PROGRAMS = ("shim", "anchor", "pod-init", "leader", "enter", "srun", "launcher")
 _AGAIN = "run make install again"
 _PYTHON_SECONDS = 20.0
@@ -32,13 +34,15 @@ def programs(host: Host) -> Finding:
     if house := _house_fault(libexec):
         return problem(*house)
     plugins = libexec / "criu-plugins"
-    if any(plugins.iterdir()):
-        return warning(f"{plugins} is not empty: CRIU loads what lies there", f"remove what is in {plugins}")
+    if fault := trusted.fault(plugins / _PLUGIN, False):
+        return problem(f"in {plugins}: {_PLUGIN} {fault}", _AGAIN)
+    if others := sorted(entry.name for entry in plugins.iterdir() if entry.name != _PLUGIN):
+        return warning(f"{plugins} holds {others[0]}: CRIU loads what lies there", f"remove it from {plugins}")
     return ok(f"{', '.join(_PROGRAMS)} in {libexec}")
 
 
 def _house_fault(libexec: Path) -> tuple[str, str] | None:
-    """What is wrong with the empty directories, or with the path that is built into the stand-in for srun."""
+    """What is missing of the directories, or wrong with the path that is built into the stand-in for srun."""
     if f"{libexec}/pod/srun\0".encode() not in (libexec / "srun").read_bytes():
         return f"{libexec / 'srun'} was built for another directory", "set paths.libexec, or PREFIX of make install"
     for name, use in (("criu-plugins", "CRIU does not start without it"), ("pod", "the pods of scripts need it")):

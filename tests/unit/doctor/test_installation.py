@@ -21,6 +21,7 @@ def installed(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     world.write("libexec/srun", f"\x7fELF {world.top}/libexec/pod/srun\0", 0o755)
     for name in ("criu-plugins", "pod"):
         (world.top / "libexec" / name).mkdir()
+    world.write("libexec/criu-plugins/restart.so", "\x7fELF", 0o644)
     monkeypatch.setattr(elf, "is_static", lambda path: True)
     return world
 
@@ -52,8 +53,12 @@ def test_programs_must_be_static(world: World, compiled: Compile) -> None:
 def test_criu_plugins(installed: World) -> None:
     plugins = installed.top / "libexec/criu-plugins"
     (plugins / "cuda_plugin.so").touch()
-    assert installation.programs(installed.host()).verdict == "warning"
+    found = installation.programs(installed.host())
+    assert (found.verdict, found.text) == ("warning", f"{plugins} holds cuda_plugin.so: CRIU loads what lies there")
     (plugins / "cuda_plugin.so").unlink()
+    (plugins / "restart.so").unlink()
+    found = installation.programs(installed.host())
+    assert (found.verdict, found.text) == ("problem", f"in {plugins}: restart.so is missing")
     plugins.rmdir()
     assert installation.programs(installed.host()).verdict == "problem"
 

@@ -1,0 +1,201 @@
+/*
+ * restart.so: a plugin of CRIU's (criu.org/Plugins) that has interrupted system calls start again.
+ *
+ * A freeze interrupts the calls in which threads wait. Most go on by themselves afterwards. For some the kernel has no way to do that, and for
+ * others it has, but CRIU forgets it: both would fail with EINTR at each checkpoint, as if a signal had come, in programs that have no handler
+ * and expect none. So when all processes stand still, and nothing has been injected yet, this puts such threads back in front of their call,
+ * with its arguments: they make it again, in the process that goes on as well as in the image.
+ *
+ * A call with a time limit then waits for all of it once more. Where that may be long, EINTR is the better answer (it is the program's turn to
+ * reckon what is left), unless the limit is a moment, or the kernel has written what is left where the call takes it from.
+ */
+#include <elf.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include <dirent.h>
+
+#if defined(__x86_64__)
+#include <sys/user.h>
+
+/* What a program may wait too long, at most. */
+#define LIMIT_MS 10000
+/* include/linux/errno.h: the kernel's own, seen by tracers only */
+#define ERESTART_RESTARTBLOCK 516
+/* uapi/linux/futex.h */
+#define FUTEX_COMMAND 127
+#define FUTEX_WAIT 0
+/* the instruction `syscall` */
+#define SYSCALL_INSTRUCTION 0x050f
+#define SYSCALL_SIZE 2
+
+typedef struct user_regs_struct registers;
+
+static bool is_short_ms(int milliseconds)
+{
+	return milliseconds < 0 || milliseconds <= LIMIT_MS;
+}
+
+/* A time limit in the memory of the thread; no limit where there is none. */
+static bool is_short(pid_t tid, unsigned long long address)
+{
+	struct timespec limit = {0};
+	struct iovec here = {&limit, sizeof(limit)}, there = {(void *)(uintptr_t)address, sizeof(limit)};
+
+	if (!address)
+		return true;
+	return process_vm_readv(tid, &here, 1, &there, 1, 0) == (ssize_t)sizeof(limit) && limit.tv_sec < LIMIT_MS / 1000;
+}
+
+/* Sleeps: where nobody wants to know what is left, or where it has been written into the very argument. */
+static bool is_sleep_to_restart(unsigned long long request, unsigned long long remaining)
+{
+	return !remaining || remaining == request;
+}
+
+/* Whether it is right to make the interrupted call once more. */
+static bool is_to_restart(pid_t tid, const registers *at)
+{
+	const bool forgotten = (long long)at->rax == -ERESTART_RESTARTBLOCK;
+
+	if (!forgotten && (long long)at->rax != -EINTR)
+		return false;
+	switch (at->orig_rax) {
+	case SYS_nanosleep:
+		return forgotten && is_sleep_to_restart(at->rdi, at->rsi);
+	case SYS_clock_nanosleep:
+		return forgotten && is_sleep_to_restart(at->rdx, at->r10);
+	case SYS_poll:
+		return forgotten && is_short_ms((int)at->rdx);
+	case SYS_futex:
+		/* all other commands have a moment as their limit */
+		return forgotten && ((at->rsi & FUTEX_COMMAND) != FUTEX_WAIT || is_short(tid, at->r10));
+	case SYS_epoll_wait:
+	case SYS_epoll_pwait:
+		return is_short_ms((int)at->r10);
+#ifdef SYS_epoll_pwait2
+	case SYS_epoll_pwait2:
+#endif
+	case SYS_semtimedop:
+		return is_short(tid, at->r10);
+	case SYS_semop:
+		return true;
+	case SYS_rt_sigtimedwait:
+		return is_short(tid, at->rdx);
+	case SYS_io_getevents:
+		return is_short(tid, at->r8);
+	default:
+		return false;
+	}
+}
+
+/* Whether a signal waits to be handled: then the call was rightly interrupted. In doubt there is one. */
+static bool has_signal(pid_t tid)
+{
+	unsigned long long waiting = 0, blocked = 0;
+	char path[32], line[256];
+	FILE *status;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)tid);
+	status = fopen(path, "re");
+	if (!status)
+		return true;
+	while (fgets(line, sizeof(line), status)) {
+		if (!strncmp(line, "SigPnd:", 7) || !strncmp(line, "ShdPnd:", 7))
+			waiting |= strtoull(line + 7, NULL, 16);
+		if (!strncmp(line, "SigBlk:", 7))
+			blocked = strtoull(line + 7, NULL, 16);
+	}
+	fclose(status);
+	return (waiting & ~blocked) != 0;
+}
+
+static void look_at(pid_t tid)
+{
+	registers at;
+	struct iovec set = {&at, sizeof(at)};
+	long code;
+
+	/* of another size: a thread of 32 bits */
+	if (ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, &set) || set.iov_len != sizeof(at))
+		return;
+	if ((long long)at.orig_rax < 0 || !is_to_restart(tid, &at) || has_signal(tid))
+		return;
+	errno = 0;
+	code = ptrace(PTRACE_PEEKTEXT, tid, (void *)(uintptr_t)(at.rip - SYSCALL_SIZE), NULL);
+	if (errno || (code & 0xffff) != SYSCALL_INSTRUCTION)
+		return;
+	at.rax = at.orig_rax;
+	at.rip -= SYSCALL_SIZE;
+	ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, &set);
+}
+
+/* Called for each process of the tree, when all of it is stopped. A failure changes nothing, so it is none. */
+static int all_stopped(int pid)
+{
+	char path[32];
+	struct dirent *entry;
+	DIR *tasks;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	tasks = opendir(path);
+	while (tasks && (entry = readdir(tasks))) {
+		if (entry->d_name[0] != '.')
+			look_at((pid_t)atoi(entry->d_name));
+	}
+	if (tasks)
+		closedir(tasks);
+	return 0;
+}
+#else
+static int all_stopped(int pid)
+{
+	(void)pid;
+	return -ENOTSUP;
+}
+#endif
+
+/* ---- CRIU's side, as its criu-plugin.h of version 0.2 has it ---- */
+
+enum { CHECKPOINT_DEVICES = 11, HOOKS };
+
+static int init(int stage)
+{
+	(void)stage;
+	return 0;
+}
+
+static void finish(int stage, int result)
+{
+	(void)stage;
+	(void)result;
+}
+
+struct plugin {
+	const char *name;
+	int (*init)(int stage);
+	void (*exit)(int stage, int result);
+	unsigned version;
+	unsigned max_hooks;
+	int (*hooks[HOOKS])(int pid);
+};
+
+extern const struct plugin CR_PLUGIN_DESC;
+const struct plugin CR_PLUGIN_DESC = {
+	.name = "slurmckpt-restart",
+	.init = init,
+	.exit = finish,
+	.version = 2 << 8,
+	.max_hooks = HOOKS,
+	.hooks[CHECKPOINT_DEVICES] = all_stopped,
+};
