@@ -6,7 +6,7 @@ say no, with a reason and a way out, before a rank has been stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from slurmckpt.capture.inspect.inspection import Inspection, Limits, inspect
@@ -104,15 +104,17 @@ def scan(
     known: Container[str] = frozenset(),
     limits: Limits | None = None,
     shim_pid: int = 0,
+    ranks: Mapping[int, int] | None = None,
 ) -> PodScan:
     """Look at the pod of `init_pid`. Pids are those of this node.
 
     known: CRIU's external keys (`file[MNT_HEX:INO_HEX]`, `pipe:[INODE]`) of the descriptors that will be given again
     at a restore. Any other descriptor from outside is a refusal. shim_pid: a process in the mount namespace that the
-    pod's was made from, 0 for none: then what the job has mounted itself is not noticed. Blocks while a file system
-    does not answer: call it in a thread. Raises SlurmckptError when the pod is gone, OSError when /proc cannot be read.
+    pod's was made from, 0 for none: then what the job has mounted itself is not noticed. ranks: of the tasks, by their
+    pids inside the pod. Blocks while a file system does not answer: call it in a thread. Raises SlurmckptError when the
+    pod is gone, OSError when /proc cannot be read.
     """
-    seen = inspect(init_pid, leader_pid, known, limits or Limits(), shim_pid)
+    seen = inspect(init_pid, leader_pid, known, limits or Limits(), shim_pid, ranks)
     reasons = [reason for judge in _JUDGEMENTS for reason in judge(seen)]
     holders = seen.descriptors.sockets
     return PodScan(

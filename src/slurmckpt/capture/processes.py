@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from slurmckpt.capture import procfs
 from slurmckpt.errors import SlurmckptError, one_line
@@ -22,7 +22,8 @@ class Process:
 
     pid, ppid: on this node; ppid 0 when the parent is outside the node's PID namespace. ns_pid: inside the pod.
     cmdline: its first 80 bytes. comm: as /proc/PID/status writes it, with newlines and backslashes escaped. uid: real
-    uid. state: the letter of /proc/PID/status. tracer: pid on this node of the process that traces it, or 0.
+    uid. state: the letter of /proc/PID/status. tracer: pid on this node of the process that traces it, or 0. rank: of
+    the task that it belongs to, -1 when that is not known.
     """
 
     pid: int
@@ -34,9 +35,11 @@ class Process:
     cmdline: str
     state: str
     tracer: int
+    rank: int = -1
 
     def __str__(self) -> str:
-        return f"process {self.ns_pid} ({one_line(self.comm, 40)})"
+        named = f"process {self.ns_pid} ({one_line(self.comm, 40)})"
+        return named if self.rank < 0 else f"{named} of rank {self.rank}"
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,11 @@ def pid_on_node(init_pid: int, ns_pid: int) -> int | None:
     return next((process.pid for process in pod_processes(init_pid) if process.ns_pid == ns_pid), None)
 
 
-def walk(init_pid: int, leader_pid: int | None = None) -> Tree:
-    """pod_processes() and, apart from them, the processes in PID namespaces that were made inside the pod."""
+def walk(init_pid: int, leader_pid: int | None = None, ranks: Mapping[int, int] | None = None) -> Tree:
+    """pod_processes() and, apart from them, the processes in PID namespaces that were made inside the pod.
+
+    ranks: of the tasks, by their pids inside the pod; their descendants have the same.
+    """
     home = procfs.link(f"{procfs.PROC}/{init_pid}/ns/pid")
     if not home:
         raise SlurmckptError(f"the pod is gone: its init, process {init_pid}, has ended")
@@ -88,6 +94,8 @@ def walk(init_pid: int, leader_pid: int | None = None) -> Tree:
     nested = [pid for pids in elsewhere.values() if _is_below(pids, home) for pid in pids]
     found = (read_process(pid, depth) for pid in sorted(members + nested))
     inside = {process.pid: process for process in found if process is not None}
+    if ranks:
+        _take_ranks(inside, ranks)
     chosen = inside.keys() - {init_pid} if leader_pid is None else _descendants(inside, leader_pid)
     below = set(nested)
     return Tree(
@@ -163,6 +171,18 @@ def _is_below(pids: Iterable[int], home: str) -> bool:
                 if os.fstat(current).st_ino == wanted:
                     return True
     return False
+
+
+def _take_ranks(processes: dict[int, Process], ranks: Mapping[int, int]) -> None:
+    """Each process has the rank of the nearest task above it, or that it is itself."""
+    for pid, process in processes.items():
+        current, rank = process, ranks.get(process.ns_pid, -1)
+        for _ in range(len(processes)):
+            if rank >= 0 or current.ppid not in processes:
+                break
+            current = processes[current.ppid]
+            rank = ranks.get(current.ns_pid, -1)
+        processes[pid] = replace(process, rank=rank)
 
 
 def _descendants(processes: dict[int, Process], leader_pid: int) -> set[int]:

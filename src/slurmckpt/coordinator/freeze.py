@@ -153,7 +153,7 @@ class Cut:
                 pod.leader_pid,
                 participant.images,
                 tools.limits,
-                criu.DumpHooks(starting, frozen, dumped),
+                criu.DumpHooks(starting, frozen, dumped, participant.names),
             )
         except BaseException:
             self._stopped.abort()

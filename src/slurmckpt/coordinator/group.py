@@ -133,6 +133,7 @@ async def _prepare(
             raise Skipped("; ".join(found.refusals[:3]))
         check_owners(found, participant.pod.uid)
         participant.links = found.nameless_shm
+        participant.names = {process.ns_pid: str(process) for process in found.processes}
         needed += sum(resident_bytes(process.pid) for process in found.processes)
         needed += (await asyncio.to_thread(sysvipc.look, participant.pod.init_pid)).bytes
     needed += await foresee([each.pod.init_pid for each in participants], scans, tools.files, files)

@@ -25,7 +25,8 @@ from slurmckpt.store.manifest import Connection, StepImage, TaskImage
 class Participant:
     """One pod of the cut. tasks, scan, files: as they stood at the boundary.
 
-    links: it may need names in /dev/shm for the dump. renamed: such names that were set aside (`linking`).
+    links: it may need names in /dev/shm for the dump. renamed: such names that were set aside (`linking`). names: what
+    its processes are called in messages, by their pids inside the pod.
     """
 
     step: Step
@@ -36,6 +37,7 @@ class Participant:
     files: PodFiles = field(default_factory=PodFiles)
     links: bool = False
     renamed: dict[str, str] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
 
 
 def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
@@ -48,7 +50,7 @@ def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
         raise Unsettled(f"the tasks of step {step.name} have ended")
     # A shim that has ended may have left its number to any other process.
     shim = step.shim if step.carrier and parent_of(step.shim) == step.carrier else 0
-    found = scan(pod.init_pid, leader, known, shim_pid=shim)
+    found = scan(pod.init_pid, leader, known, shim_pid=shim, ranks=ranks(step, pod))
     stand_in = pod.settings.libexec / STAND_IN
     found.refusals.extend(
         f"{process} is connected to Slurm by itself, and its step would not come back"
@@ -64,6 +66,11 @@ def _differs(pid: int, program: Path) -> bool:
         return not os.path.samefile(f"/proc/{pid}/exe", program)
     except OSError:
         return False  # gone
+
+
+def ranks(step: Step, pod: Pod) -> dict[int, int]:
+    """The ranks of the tasks that run, by their pids inside the pod. The batch script is none."""
+    return {} if step.name == "batch" else {task.pid: task.gtask for task in pod.tasks.values() if task.pid}
 
 
 def check_owners(found: PodScan, uid: int) -> None:

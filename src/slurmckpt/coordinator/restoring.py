@@ -152,7 +152,7 @@ async def restore(
         faults.at("restore.adopted")
 
     target = criu.Target(restorer.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups)
-    hooks = criu.RestoreHooks(restored, inherit, connected)
+    hooks = criu.RestoreHooks(restored, inherit, connected, _names(image))
     faults.at("restore.criu")
     try:
         cpus = attributes.cpus_of(task.shim_pid for task in tasks)
@@ -239,3 +239,10 @@ def name_by_path(inherit: dict[str, int], entries: Sequence[OutputFile], image: 
             key = keys.get(holder)
             if key is not None and key in inherit:
                 inherit[entry.path.lstrip("/")] = inherit.pop(key)
+
+
+def _names(image: StepImage) -> dict[int, str]:
+    """What its tasks are called in messages, by their pids inside the pod."""
+    if image.step == "batch":
+        return {task.pid: f"process {task.pid} of the batch script" for task in image.tasks}
+    return {task.pid: f"process {task.pid} of rank {task.gtask}" for task in image.tasks}

@@ -54,6 +54,19 @@ def test_finds_leader_and_all_descendants_by_their_numbers_inside(make_pod: Call
     assert len({p.ns_pid for p in found}) == 3
 
 
+def test_descendants_have_the_rank_of_their_task(make_pod: Callable[..., Any]) -> None:
+    pod = make_pod(FAMILY)
+    child = next(p for p in pod_processes(pod.init, pod.leader) if ")" in p.comm and p.ppid == pod.leader)
+    assert str(child) == f"process {child.ns_pid} (a)\\n(b)"
+    found = {p.ns_pid: p for p in walk(pod.init, pod.leader, {child.ns_pid: 7}).members}
+    assert str(found[child.ns_pid]) == f"process {child.ns_pid} (a)\\n(b) of rank 7"
+    # The leader is nobody's, and neither is an orphan that it has adopted.
+    assert [p.rank for p in found.values()] == [-1, 7, -1]
+    (task,) = [p for p in walk(pod.init, pod.leader, {2: 0}).members if p.pid == pod.leader]
+    assert task.rank == 0
+    assert {p.rank for p in walk(pod.init, pod.leader, {2: 0}).members} == {0}
+
+
 def test_a_hostile_name_stays_on_one_line(make_pod: Callable[..., Any]) -> None:
     pod = make_pod(FAMILY)
     named = [p for p in pod_processes(pod.init, pod.leader) if ")" in p.comm]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from slurmckpt.capture import procfs
@@ -86,22 +86,30 @@ class Inspection:
         return len(self.processes) == len(self.tree.members) and self.descriptors.complete
 
 
-def inspect(init_pid: int, leader_pid: int, known: Container[str], limits: Limits, shim_pid: int = 0) -> Inspection:
+def inspect(
+    init_pid: int,
+    leader_pid: int,
+    known: Container[str],
+    limits: Limits,
+    shim_pid: int = 0,
+    ranks: Mapping[int, int] | None = None,
+) -> Inspection:
     """Look at the pod of `init_pid`. Pids are those of this node.
 
-    shim_pid: a process in the mount namespace that the pod's was made from; 0 when there is none any more.
+    shim_pid: a process in the mount namespace that the pod's was made from; 0 when there is none any more. ranks: of
+    the tasks, by their pids inside the pod.
 
     Whatever seems to lead out of the pod is looked at twice, because the other end may have been created, or handed to
     a child, between the looks at two processes. Blocks while a file system does not answer: call it in a thread.
     Raises SlurmckptError when the pod is gone, OSError when /proc cannot be read.
     """
     notes: list[str] = []
-    tree = walk(init_pid, leader_pid)
+    tree = walk(init_pid, leader_pid, ranks)
     processes = tree.members[: limits.processes]
     descriptors = read_descriptors(processes, limits.descriptors)
     network = Network(init_pid, descriptors)
     if _leads_out(descriptors, network, known):
-        again = walk(init_pid, leader_pid).members[: limits.processes]
+        again = walk(init_pid, leader_pid, ranks).members[: limits.processes]
         descriptors.confirm(read_descriptors(again, limits.descriptors))
         network = Network(init_pid, descriptors)
     mounts = mounts_of(init_pid)
