@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slurmckpt import __version__
 from slurmckpt.capture import criu
-from slurmckpt.coordinator import group, node, schedule
+from slurmckpt.coordinator import failures, group, node, schedule
 from slurmckpt.coordinator.choice import Skipped, Suspended, Unsettled
 from slurmckpt.coordinator.files.rules import Rules, home_of
 from slurmckpt.coordinator.incarnation import Incarnation
@@ -132,13 +132,10 @@ class Checkpointer:
                 raise
             except Suspended:
                 raise
-            except Skipped as error:
-                await self._skips.one(str(error), self._steps.values())
-                raise
             except Exception as error:
                 if not isinstance(error, (SlurmckptError, OSError)):
                     log.exception("job %d: no checkpoint", self._incarnation.spec.job.job_id)
-                reason = str(error) or type(error).__name__
+                reason = await failures.reason(self._incarnation, "dump", error)
                 await self._skips.one(reason, self._steps.values())
                 raise Skipped(reason) from error
             finally:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from slurmckpt import faults
-from slurmckpt.coordinator import finished, outputs, restoring, scriptfile, shm, trust
+from slurmckpt.coordinator import failures, finished, outputs, restoring, scriptfile, shm, trust
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices, say
 from slurmckpt.coordinator.plan import Plan
@@ -301,7 +301,7 @@ class StepRunner:
                 if plan.filled_shm and not had_shm:
                     plan.filled_shm = False
                     await asyncio.to_thread(shm.clear, incarnation.shm)
-            return str(error)
+            return await failures.reason(incarnation, "restore", error)
         except BaseException:
             pod.destroy()
             await pod.gone()

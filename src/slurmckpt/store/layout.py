@@ -1,4 +1,4 @@
-"""Where the store keeps what: STORE/<cluster>/<user>/<job id>/{lease.json,record.json,<seq>/,<seq>.partial/}."""
+"""Where the store keeps what: STORE/<cluster>/<user>/<job id>/{lease.json,record.json,logs/,<seq>/,<seq>.partial/}."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ class JobStore:
     @property
     def record(self) -> Path:
         return self.dir / "record.json"
+
+    @property
+    def logs(self) -> Path:
+        """CRIU's logs of what has failed."""
+        return self.dir / "logs"
 
     def checkpoint(self, seq: int) -> Path:
         """The committed checkpoint `seq`."""

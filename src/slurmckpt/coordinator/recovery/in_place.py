@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from slurmckpt.capture import attributes, criu, recreate, sysvipc
 from slurmckpt.capture.drain import drain
-from slurmckpt.coordinator import held, network, outputs, restoring, shm
+from slurmckpt.coordinator import failures, held, network, outputs, restoring, shm
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
 from slurmckpt.coordinator.files.putting_back import fill_carried, put_back
 from slurmckpt.coordinator.plan import Plan, Planner
@@ -209,8 +209,9 @@ class InPlace:
                     await self._restore(plan, await asyncio.to_thread(self._parts, plan.manifest), sruns)
                     return plan.manifest
                 except (SlurmckptError, OSError) as error:
-                    log.warning("job %d: #%d is not restored: %s", self._scene.job_id, plan.manifest.seq, error)
-                    reasons.append(f"#{plan.manifest.seq}: {error}")
+                    reason = await failures.reason(self._scene.incarnation, "restore", error)
+                    log.warning("job %d: #%d is not restored: %s", self._scene.job_id, plan.manifest.seq, reason)
+                    reasons.append(f"#{plan.manifest.seq}: {reason}")
                     await asyncio.gather(*(part.pod.kill_tasks() for part in parts))
                 plan = await planner.next()
         except (SlurmckptError, OSError) as error:
