@@ -31,9 +31,10 @@ from slurmckpt.units import format_bytes, format_seconds
 
 log = logging.getLogger(__name__)
 
-# An srun that comes or goes takes a moment.
-_TRIES = 20
-_RETRY_SECONDS = 0.1
+# An srun that comes or goes takes a moment. Where one short srun follows the other, the moment between is found sooner
+# or later; the pauses are not all alike, so that they do not keep step with the script.
+_SETTLE_SECONDS = 10.0
+_RETRY_SECONDS = (0.02, 0.15)
 _REMEMBERED = 5
 # How late a suspension, or its end, may be noticed.
 _LOOK_SECONDS = 1.0
@@ -187,17 +188,18 @@ class Checkpointer:
         incarnation = self._incarnation
         if self._home is None:
             self._home = await incarnation.files.run(home_of, incarnation.spec.job.uid)
-        for left in reversed(range(_TRIES)):
+        clock = asyncio.get_running_loop().time
+        given_up = clock() + _SETTLE_SECONDS
+        while True:
             try:
                 async with incarnation.starting:
                     return await group.capture(
                         list(self._steps.values()), incarnation.script, seq, self._tools(), incarnation.files
                     )
             except Unsettled:
-                if not left:
+                if clock() > given_up:
                     raise
-            await asyncio.sleep(_RETRY_SECONDS)
-        raise AssertionError("there is at least one try")
+            await asyncio.sleep(random.uniform(*_RETRY_SECONDS))
 
     def _tools(self) -> group.Tools:
         incarnation, settings = self._incarnation, self._incarnation.settings
