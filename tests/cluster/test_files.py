@@ -90,7 +90,7 @@ cat $TMPDIR/link; ls $TMPDIR
 REPLACED = """import os, sys, time
 first = open("first.log", "w")
 while not os.path.exists("second please"): time.sleep(0.05)
-second = open("second.log", "w")
+second = open("second.log", "a")
 for number in range(100):
     print(number, file=second, flush=True)
 print("ready", flush=True)
