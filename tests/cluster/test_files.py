@@ -91,8 +91,8 @@ REPLACED = """import os, sys, time
 first = open("first.log", "w")
 while not os.path.exists("second please"): time.sleep(0.05)
 second = open("second.log", "a")
-for number in range(100):
-    print(number, file=second, flush=True)
+second.write("x" * (17 << 20))
+second.flush()
 print("ready", flush=True)
 while not os.path.exists("go"): time.sleep(0.05)
 print("end", flush=True)
@@ -112,7 +112,7 @@ def test_a_file_that_was_replaced_is_refused_and_the_checkpoint_before_is_used(
     second = job.checkpoint()
     log = directory / "second.log"
     log.rename(directory / "second.log.1")
-    log.write_text("another file, and longer than the first one was\\n" * 100)
+    log.write_text("another file, and longer than the first one was\\n" * 500000)
     size = log.stat().st_size
     os.chown(log, 1000, 1000)
     (directory / "second please").unlink()
@@ -134,8 +134,8 @@ def test_a_file_that_is_too_large_to_be_saved_is_refused_once(cluster: Cluster, 
         job.wait_output("^ready$")
         done = [cluster.run("slurmckpt", "checkpoint", job.name, check=False) for _ in range(2)]
     reason = (
-        rf"process \d+ \(python3\) writes /home/alice/{directory.name}/large in place \(3.1 MB\), and no more than 1.0 MB of"
-        " such files is saved: raise files.max_save, or give it another policy in files.rules"
+        rf"process \d+ \(python3\) writes /home/alice/{directory.name}/large in place, and no more than 1.0 MB of such files"
+        " is saved: raise files.max_save, or give it another policy in files.rules"
     )
     assert all(re.search(reason, each.stderr) and each.returncode == 1 for each in done), done
     (directory / "go").touch()

@@ -126,7 +126,7 @@ class Stage:
             0,
             self.shm,
             1 << 20,
-            Rules(Files(), UID, "", top / "staging"),
+            Rules(Files("truncate"), UID, "", top / "staging"),
         )
         monkeypatch.setattr(criu, "dump", self.criu.dump)
         monkeypatch.setattr(freeze, "look", self._scan)

@@ -29,6 +29,6 @@ def _pipes(seen: Inspection) -> Iterator[Reason]:
     if readers.total() > _MAX_PIPES:
         yield Reason(
             readers.most_common(1)[0][0],
-            f"and the rest of the pod read from {readers.total()} pipes, and CRIU captures no more than {_MAX_PIPES}",
+            f"and the rest of the pod read from more than {_MAX_PIPES} pipes, which CRIU cannot capture",
             "close pipes that are not in use before a checkpoint",
         )

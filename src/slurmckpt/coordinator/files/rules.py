@@ -23,8 +23,9 @@ from slurmckpt.units import format_bytes
 # began. "carried": it comes along with its directory.
 Treatment = Literal["truncate", "keep", "save", "unchanged", "carried"]
 
-# A result that is written anew again and again, as by open(path, "w"), is seldom larger; a log soon is.
-_BEGUN_AGAIN_BYTES = 16 << 20
+# A file that seems to grow only, and is smaller, is saved all the same: it may be a result that is written anew again
+# and again, as by open(path, "w"), or lie on the node itself.
+_SMALL_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,7 @@ class Rules:
         policy = self._policy(file)
         if policy != "auto":
             return policy
-        if file.writing == Writing.APPENDED or (file.writing == Writing.ONWARDS and file.size > _BEGUN_AGAIN_BYTES):
-            return "truncate"
-        return "save"
+        return "truncate" if file.writing <= Writing.ONWARDS and file.size > _SMALL_BYTES else "save"
 
     def may_cut(self, file: OpenFile) -> bool:
         """Whether a file that does not fit may be cut back instead: nothing speaks for another place than its end."""
@@ -136,7 +135,7 @@ def decide(
             ),
             key=lambda one: one[1].size,
         )
-        raise Refused(_too_large(pods[number].scan.processes, file, total, rules.settings))
+        raise Refused(_too_large(pods[number].scan.processes, file, rules.settings))
     return found
 
 
@@ -144,11 +143,10 @@ def _is_untouched(file: OpenFile, pod: Pod) -> bool:
     return file.modified < pod.since and not (file.mapped and file.device in pod.vague)
 
 
-def _too_large(processes: Sequence[Process], file: OpenFile, total: int, settings: Files) -> str:
+def _too_large(processes: Sequence[Process], file: OpenFile, settings: Files) -> str:
+    """Without any size that grows: the same sentence is told once."""
     holder = next((str(process) for process in processes if process.pid == file.pid), f"process {file.pid}")
-    rest = "" if total == file.size else f", with others {format_bytes(total)}"
     return (
-        f"{holder} writes {file.path} in place ({format_bytes(file.size)}{rest}), and no more than"
-        f" {format_bytes(settings.max_save)} of such files is saved: raise files.max_save, or give it another policy"
-        " in files.rules"
+        f"{holder} writes {file.path} in place, and no more than {format_bytes(settings.max_save)} of such files is"
+        " saved: raise files.max_save, or give it another policy in files.rules"
     )
