@@ -20,17 +20,26 @@ class IpcError(SlurmckptError):
     """What is in the IPC namespace of a pod cannot be looked at, or put right."""
 
 
+class PodGone(IpcError):
+    """There is no such namespace any more."""
+
+
 def inside(init_pid: int, function: Callable[[], T]) -> T:
     """The result of `function`, called in the IPC namespace of the pod. init_pid: on this node.
 
-    Raises what `function` raises, an OSError as IpcError.
+    Raises PodGone, or what `function` raises, an OSError as IpcError.
     """
     results: list[T] = []
     failures: list[BaseException] = []
 
     def run() -> None:
         try:
-            space = os.open(f"{procfs.PROC}/{init_pid}/ns/ipc", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                space = os.open(f"{procfs.PROC}/{init_pid}/ns/ipc", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                if procfs.is_gone(error):
+                    raise PodGone("the pod is gone") from error
+                raise
             try:
                 check(libc().setns(space, _CLONE_NEWIPC), "setns")
             finally:

@@ -15,6 +15,7 @@ from slurmckpt.capture.inspect.written import OpenFile, open_files
 from slurmckpt.capture.judgements import (
     anonymous,
     devices,
+    ipc,
     limits,
     memory,
     mounts,
@@ -39,6 +40,7 @@ _JUDGEMENTS: tuple[Callable[[Inspection], Iterator[Reason]], ...] = (
     namespaces.judge,
     processes.judge,
     anonymous.judge,
+    ipc.judge,
     pidfds.judge,
     memory.judge,
     devices.judge,

@@ -13,8 +13,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurmckpt.capture import procfs
-from slurmckpt.capture.ipcspace import check, inside, libc
+from slurmckpt.capture import mqueues, procfs
+from slurmckpt.capture.ipcspace import PodGone, check, inside, libc
 
 FILE = "system-v.json"
 _SHM_DEST = 0o1000  # include/linux/shm.h
@@ -39,8 +39,11 @@ class Objects:
 
 
 def look(init_pid: int) -> Objects:
-    """The objects in the pod's IPC namespace. init_pid: on this node. Raises IpcError."""
-    return inside(init_pid, _read)
+    """The objects in the pod's IPC namespace; none of one that is gone. init_pid: on this node. Raises IpcError."""
+    try:
+        return inside(init_pid, _read)
+    except PodGone:
+        return Objects()
 
 
 def save(init_pid: int, images: Path) -> None:
@@ -73,7 +76,7 @@ def mend(init_pid: int, images: Path) -> None:
 
 
 def clear(init_pid: int) -> None:
-    """Remove all objects: a restore in the same pod needs their ids. Raises IpcError."""
+    """Remove all objects, and POSIX queues: a restore in the same pod needs their ids. Raises IpcError."""
 
     def remove() -> None:
         c, found = libc(), _read()
@@ -85,6 +88,7 @@ def clear(init_pid: int) -> None:
             check(c.msgctl(number, _IPC_RMID, None), "msgctl")
 
     inside(init_pid, remove)
+    mqueues.clear(init_pid)
 
 
 class _SemBuf(ctypes.Structure):

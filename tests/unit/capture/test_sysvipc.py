@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurmckpt.capture import sysvipc
-from slurmckpt.capture.ipcspace import IpcError, inside, libc
+from slurmckpt.capture.ipcspace import IpcError, PodGone, inside, libc
 from tests.unit.capture.conftest import MakePod
 
 pytestmark = pytest.mark.root
@@ -87,5 +87,6 @@ def test_a_note_that_does_not_fit(make_pod: MakePod, tmp_path: Path) -> None:
 
 
 def test_a_pod_that_is_gone() -> None:
-    with pytest.raises(IpcError, match="No such file or directory"):
-        sysvipc.look(2**22 - 1)
+    assert sysvipc.look(2**22 - 1) == sysvipc.Objects()
+    with pytest.raises(PodGone, match="the pod is gone"):
+        sysvipc.clear(2**22 - 1)

@@ -18,7 +18,7 @@ from slurmckpt.capture.processes import Process
 _FDINFO = re.compile(rb"pos:\t(\d+)\nflags:\t([0-7]+)\nmnt_id:\t(\d+)\n")
 _TERMINAL = re.compile(rb"^tty-index:\s*(\d+)$", re.MULTILINE)
 # The anonymous kinds whose fdinfo says what matters.
-_TELLING = frozenset({"pidfd", "inotify", "fanotify"})
+_TELLING = frozenset({"eventfd", "pidfd", "inotify", "fanotify"})
 _NUMBERED = re.compile(r"(pipe|socket):\[(\d+)\]")
 
 
@@ -144,14 +144,15 @@ class HalfPipe:
 class Descriptors:
     """All descriptors that one or more looks at a pod found.
 
-    pipes and sockets by inode. highest: the highest descriptor of each process, by pid. count: how many were looked at.
-    complete: False when `limit` ended the look.
+    pipes and sockets by inode. packet_pipes: writers of pipes in packet mode (O_DIRECT). highest: the highest
+    descriptor of each process, by pid. count: how many were looked at. complete: False when `limit` ended the look.
     """
 
     pipes: dict[int, PipeEnds] = field(default_factory=dict)
     sockets: dict[int, Holder] = field(default_factory=dict)
     files: list[FileDescriptor] = field(default_factory=list)
     anonymous: list[Anonymous] = field(default_factory=list)
+    packet_pipes: list[Holder] = field(default_factory=list)
     highest: dict[int, Holder] = field(default_factory=dict)
     count: int = 0
     complete: bool = True
@@ -261,6 +262,10 @@ def _look_at_pipe(holder: Holder, inode: int, path: str, found: Descriptors) -> 
             return
         raise
     ends = found.pipes.setdefault(inode, PipeEnds())
+    if mode & stat.S_IWUSR and not ends.writers:
+        match = _FDINFO.match(procfs.read_record(_fdinfo(holder)) or b"")
+        if match is not None and int(match[2], 8) & os.O_DIRECT:
+            found.packet_pipes.append(holder)
     if mode & stat.S_IRUSR:
         ends.readers.append(holder)
     if mode & stat.S_IWUSR:

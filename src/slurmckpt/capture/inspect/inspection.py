@@ -6,12 +6,13 @@ import resource
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
-from slurmckpt.capture import procfs
+from slurmckpt.capture import mqueues, procfs
 from slurmckpt.capture.inspect.descriptors import Descriptors, HalfPipe, other_end_lives, read_descriptors
 from slurmckpt.capture.inspect.mappings import Mappings, read_mappings
 from slurmckpt.capture.inspect.mounts import Mount, made_inside, mounts_of
 from slurmckpt.capture.inspect.network import Network, OtherSocket
 from slurmckpt.capture.inspect.peers import OuterPeer, exposed_names, in_flight, outer_peers
+from slurmckpt.capture.inspect.traits import Traits, read_traits
 from slurmckpt.capture.inspect.watches import Watched, watches
 from slurmckpt.capture.processes import Process, Tree, name_of, walk
 from slurmckpt.capture.socketdirs import OwnDirectory
@@ -54,7 +55,8 @@ class Inspection:
     socket_directories: the user's own in which some are bound and can be made again. tracers: who traces a process, by
     the process's pid. open_limit: how many descriptors a process may have in a restore on this node. mounts_inside: the
     ids of the mounts that the job itself has made. places: of those processes whose directory may lie on one. watches:
-    of inotify and fanotify. notes: what could not be looked at.
+    of inotify and fanotify. traits: of processes that have any. queues: names of POSIX message queues. notes: what
+    could not be looked at.
     """
 
     init_pid: int
@@ -78,6 +80,8 @@ class Inspection:
     mounts_inside: set[int]
     places: list[Place]
     watches: list[Watched]
+    traits: list[Traits]
+    queues: list[str]
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -137,6 +141,8 @@ def inspect(
         mounts_inside=inside,
         places=_places(processes) if inside else [],
         watches=watches(init_pid, descriptors.anonymous, mounts),
+        traits=read_traits(init_pid, processes),
+        queues=mqueues.names(init_pid),
         notes=notes,
     )
 

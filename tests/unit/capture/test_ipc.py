@@ -1,0 +1,66 @@
+"""What processes share through the kernel, and what they are, that CRIU does not carry: refused, with a sentence."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from slurmckpt.capture import mqueues
+from slurmckpt.capture.preflight import scan
+from tests.unit.capture.conftest import MakePod
+
+pytestmark = pytest.mark.root
+
+LIBC = "import ctypes\nc = ctypes.CDLL(None, use_errno=True)\n"
+
+
+def refusals(pod: Any) -> list[str]:
+    return scan(pod.init, pod.leader, set()).refusals
+
+
+def test_posix_message_queues(make_pod: MakePod) -> None:
+    """Open or not: it is there as long as it has its name."""
+    pod = make_pod(LIBC + "d = c.mq_open(b'/a queue', os.O_CREAT | os.O_RDWR, 0o600, None)\nos.close(d)\nready(d)")
+    assert mqueues.names(pod.init) == ["/a queue"]
+    (sentence,) = refusals(pod)
+    assert (
+        "has the POSIX message queue /a queue, or another process of its step has, which cannot be captured" in sentence
+    )
+    mqueues.clear(pod.init)
+    assert mqueues.names(pod.init) == []
+    assert refusals(pod) == []
+
+
+def test_queues_of_a_pod_that_is_gone() -> None:
+    assert mqueues.names(2**22 - 1) == []
+
+
+@pytest.mark.parametrize(("flags", "count"), [(0, 0), (0o10000, 1)], ids=["without", "with"])
+def test_semaphores_with_undo(make_pod: MakePod, flags: int, count: int) -> None:
+    code = f"""
+one = c.semget(0, 1, 0o1600)
+c.semop(one, (ctypes.c_short * 3)(0, 1, {flags}), 1)
+ready()
+"""
+    found = refusals(make_pod(LIBC + code))
+    assert len(found) == count
+    assert all("uses System V semaphores with SEM_UNDO, whose adjustments cannot be captured" in each for each in found)
+
+
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="Python 3.10 has it")
+def test_an_eventfd_that_is_a_semaphore(make_pod: MakePod) -> None:
+    pod = make_pod("plain, counting = os.eventfd(1), os.eventfd(1, os.EFD_SEMAPHORE)\nready()")
+    (sentence,) = refusals(pod)
+    assert "holds an eventfd with EFD_SEMAPHORE, which a restore would make an ordinary one" in sentence
+
+
+def test_a_pipe_in_packet_mode(make_pod: MakePod) -> None:
+    (sentence,) = refusals(make_pod("plain, packets = os.pipe(), os.pipe2(os.O_DIRECT)\nready()"))
+    assert "holds a pipe in packet mode (O_DIRECT), which cannot be captured" in sentence
+
+
+def test_another_personality(make_pod: MakePod) -> None:
+    (sentence,) = refusals(make_pod(LIBC + "c.personality(0x40000)\nready()"))
+    assert "has the personality 0x40000 (setarch), which a restore would not give back: start it without" in sentence
