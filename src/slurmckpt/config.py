@@ -99,6 +99,15 @@ class Files:
 
 
 @dataclass(frozen=True)
+class Gate:
+    """The boundary gate of NCCL ranks. patience: seconds of one attempt to bring them to a boundary."""
+
+    enabled: Literal["auto", "always", "off"] = "auto"
+    patience: float = 10.0
+    attempts: int = 3
+
+
+@dataclass(frozen=True)
 class Restore:
     """How often a restore is tried, and the way out of a restored pod's network (pasta; empty: none).
 
@@ -167,6 +176,7 @@ class Settings:
     staging: Staging = Staging()
     capture: Capture = Capture()
     files: Files = Files()
+    gate: Gate = Gate()
     restore: Restore = Restore()
     recover: Recover = field(default_factory=Recover)
     requeue: Requeue = Requeue()
@@ -202,6 +212,7 @@ def _settings(top: Table) -> Settings:
         staging=_staging(top.section("staging")),
         capture=_capture(top.section("capture")),
         files=_files(top.section("files")),
+        gate=_gate(top.section("gate")),
         restore=_restore(top.section("restore")),
         recover=_recover(top.section("recover")),
         requeue=_requeue(top.section("requeue")),
@@ -276,6 +287,17 @@ def _files(table: Table) -> Files:
         max_save=table.size("max_save", default.max_save),
         carry=table.texts("carry", check_directory, ACCEPTED_DIRECTORIES),
         max_carry=table.size("max_carry", default.max_carry),
+    )
+    table.done()
+    return section
+
+
+def _gate(table: Table) -> Gate:
+    default = Gate()
+    section = Gate(
+        enabled=table.word("enabled", default.enabled, ("auto", "always", "off")),
+        patience=table.seconds("patience", default.patience, 1, 3600),
+        attempts=table.whole("attempts", default.attempts, 1, 100),
     )
     table.done()
     return section

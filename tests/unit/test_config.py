@@ -58,7 +58,14 @@ def test_shipped_file_states_every_default() -> None:
 def test_each_shipped_key_counts(tmp_path: Path) -> None:
     """A key that the file has but the reader ignores would pass the comparison with the defaults: change each one."""
     shipped = tomllib.loads(SHIPPED.read_text(encoding="utf-8"))
-    other = {"interval": '"1h"', "compression": '"none"', "io_uring": '"allow"', "real_id": '"never"', "level": "7"}
+    other = {
+        "interval": '"1h"',
+        "compression": '"none"',
+        "io_uring": '"allow"',
+        "real_id": '"never"',
+        "level": "7",
+        "enabled": '"off"',
+    }
     other |= {"policy": '"keep"', "rules": '[{ path = "/a", policy = "keep" }]', "carry": '["$TMPDIR"]'}
     for section, keys in shipped.items():
         if section == "fingerprint":

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from slurmckpt import config
-from slurmckpt.cli import find, overview
+from slurmckpt.cli import find, overview, ranks
 from slurmckpt.cli.control import ask
 from slurmckpt.cli.jobid import JOB, JobName
 from slurmckpt.config import Settings
@@ -130,6 +130,8 @@ def _show(record: Record, valid: set[int], live: dict[str, Any] | None) -> None:
         console.print("no checkpoint yet")
     if record.skipped is not None:
         console.print(escape(_skipped(record.skipped)))
+    if live is not None:
+        ranks.show(console, live)
     for event in record.events[-10:]:
         console.print(f"{_time(event.time)}  {escape(event.text)}")
 

@@ -211,6 +211,7 @@ class Checkpointer:
             reserve=settings.staging.reserve,
             shm=incarnation.shm,
             max_output=settings.capture.max_output,
+            gate=settings.gate,
             files=Rules(settings.files, incarnation.spec.job.uid, self._home or "", incarnation.staging),
         )
 

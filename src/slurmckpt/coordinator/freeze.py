@@ -19,6 +19,7 @@ from slurmckpt.capture.drain import DrainResult, drain
 from slurmckpt.capture.inspect.used import UsedFile
 from slurmckpt.capture.preflight import PodScan
 from slurmckpt.capture.processes import pod_processes
+from slurmckpt.config import Gate
 from slurmckpt.coordinator import outputs, shm
 from slurmckpt.coordinator.choice import Choice, Skipped, Suspended, Unsettled
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
@@ -26,6 +27,7 @@ from slurmckpt.coordinator.files.rules import Rules
 from slurmckpt.coordinator.files.saving import Saver
 from slurmckpt.coordinator.linking import Linking
 from slurmckpt.coordinator.participant import Participant, check_owners, image, look, task_images, with_held
+from slurmckpt.coordinator.quiesce import Quiesced
 from slurmckpt.coordinator.script import inputs as script_inputs
 from slurmckpt.coordinator.script import saved, stand_ins
 from slurmckpt.coordinator.script.script import Script
@@ -49,6 +51,7 @@ class Tools:
     shm: Path
     max_output: int
     files: Rules
+    gate: Gate = field(default_factory=Gate)
 
 
 @dataclass
@@ -83,6 +86,7 @@ class Cut:
         directory: Path,
         tools: Tools,
         saver: Saver,
+        quiesced: Quiesced,
     ) -> None:
         self.participants = participants
         self.measured: list[tuple[OutputFile, OutputHolder]] = []
@@ -98,7 +102,9 @@ class Cut:
         self._stopped = Rendezvous(len(participants), self._all_stopped)
         self._written = Rendezvous(len(participants), self._all_written)
         self._measuring: asyncio.Task[None] | None = None
-        self._frozen_at = 0.0
+        self._quiesced = quiesced
+        # Ranks that are held at a boundary stand still already.
+        self._frozen_at = quiesced.since
         self._boundary = 0.0
         self._shm = False
 
@@ -179,6 +185,7 @@ class Cut:
             participant.tasks = task_images(participant.pod)
             if any(not task.pid and not task.exited for task in participant.tasks):
                 raise Unsettled(f"not all tasks of step {name} have started yet")
+        await asyncio.to_thread(self._quiesced.check)
         if self._choice.script is not None:
             await self._find_stand_ins(self._choice.script)
         self._measuring = asyncio.create_task(self._measure())

@@ -24,6 +24,7 @@ from slurmckpt.coordinator.freeze import Captured, Cut, Tools
 from slurmckpt.coordinator.participant import Participant, check_owners, look, resident_bytes
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.pod_init import PodError
+from slurmckpt.coordinator.quiesce import quiesce
 from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.script.stand_ins import Underway
 from slurmckpt.coordinator.step import Step
@@ -56,8 +57,9 @@ async def capture(
         ]
         await _prepare(participants, scans, directory, tools, files)
         holders += _holders(job_steps, choice)
-        cut = Cut(participants, choice, holders, directory, tools, saver)
-        captured = await cut.take()
+        async with quiesce([each.pod for each in participants], tools.shm, tools.gate) as quiesced:
+            cut = Cut(participants, choice, holders, directory, tools, saver, quiesced)
+            captured = await cut.take()
         faults.at("capture.resumed")
         captured.outputs = await outputs.save(cut.measured, directory, files, tools.max_output)
         await saver.finish()

@@ -13,7 +13,7 @@ from typing import Any
 from slurmckpt import faults
 from slurmckpt.capture import procfs
 from slurmckpt.config import Settings
-from slurmckpt.coordinator import fence, incarnation, leftovers, rules, shm
+from slurmckpt.coordinator import fence, gating, incarnation, leftovers, rules, shm
 from slurmckpt.coordinator.checkpoints import Checkpointer
 from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.finished import ScriptEnd
@@ -246,6 +246,7 @@ class Job:
                 {"step": step.name, "ntasks": step.ntasks, "running": step.running, "restored_from": step.restored_from}
                 for step in self.steps.values()
             ],
+            **gating.document(self.steps.values()),
         }
 
     async def _live(self, name: str, step: Step) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from slurmckpt import faults
-from slurmckpt.coordinator import failures, finished, outputs, restoring, scriptfile, shm, trust
+from slurmckpt.coordinator import failures, finished, gating, outputs, restoring, scriptfile, shm, trust
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices, say
 from slurmckpt.coordinator.plan import Plan
@@ -167,6 +167,7 @@ class StepRunner:
         faults.at("start.begin")
         await pod.build(tasks[0].shim_pid, "keep")
         step.pod = pod
+        await asyncio.to_thread(gating.equip, tasks, pod, incarnation.settings)
         faults.at("start.pod")
         await pod.start(tasks)
         faults.at("start.tasks")

@@ -290,6 +290,19 @@ def coordinator(shop: Shop, answer: dict[str, Any]) -> threading.Thread:
     return thread
 
 
+def test_the_ranks_of_its_gate(shop: Shop) -> None:
+    rank = {"step": "0", "communicator": "00ab", "ranks": 2, "rank": 1, "pid": 104, "state": "held", "operations": 7}
+    rank |= {"missing": 2, "last": "AllReduce", "elements": 1024}
+    answer = {"node": "n2", "interval": "600s", "ranks": [rank] * 70, "waits_for": ["rank 1 (pid 104) is at 7 of 9"]}
+    shop.job(7, two_attempts())
+    thread = coordinator(shop, answer)
+    done = shop.status("7")
+    thread.join()
+    assert "1 of 2" in done.output and "7 (2 behind)" in done.output and "AllReduce of 1024" in done.output
+    assert "and 6 more" in done.output
+    assert "waited for at this moment: rank 1 (pid 104) is at 7 of 9" in done.output
+
+
 def test_with_its_coordinator_on_this_node(shop: Shop) -> None:
     shop.job(7, two_attempts())
     thread = coordinator(shop, {"node": "n2", "interval": "600s"})

@@ -387,6 +387,8 @@ def test_status(tmp_path: Path) -> None:
         "interval": "600s",
         "epoch": None,
         "declined": "why",
+        "ranks": [],
+        "waits_for": [],
         "steps": [{"step": "0", "ntasks": 2, "running": False, "restored_from": 4}],
     }
 

@@ -100,7 +100,7 @@ class Closing:
 
     def open(self) -> None:
         """Open the gate: those who are held go on. May be called at any time, and again. Raises GateError."""
-        self._region.write(layout.CLOSED_AT, 0)
+        self._region.open_gate()
 
     def still_holds(self) -> bool:
         """Whether the boundary stands: exact when all ranks are frozen. Raises GateError."""
@@ -174,11 +174,6 @@ async def close(
     except BaseException:
         closing.open()
         raise
-
-
-def reopen(region: Region) -> None:
-    """Open a gate that was closed when it was saved: restored ranks are past that boundary. Raises GateError."""
-    region.write(layout.CLOSED_AT, 0)
 
 
 def _is_closed(header: layout.Header, epoch: int) -> bool:

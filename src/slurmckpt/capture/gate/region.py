@@ -86,6 +86,10 @@ class Region:
         except OSError as error:
             raise GateError(f"the gate's memory cannot be written: {error.strerror}") from error
 
+    def open_gate(self) -> None:
+        """Let everybody through. Raises GateError."""
+        self.write(layout.CLOSED_AT, 0)
+
     def close(self) -> None:
         """Close the file. The gate stays as it is."""
         os.close(self._descriptor)

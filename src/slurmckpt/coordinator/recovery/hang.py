@@ -1,5 +1,8 @@
 """A job that does nothing any more: no CPU time, no output. All ranks go back, in place, as after a crash.
 
+Ranks that wait for a GPU use CPU time, for ever when a peer does not come. Where a gate counts their collectives
+(gating), they hang when nothing is enqueued any more while somebody is waited for; the CPU time does not count then.
+
 Off unless it is asked for: only who knows the program knows how long it may be silent.
 """
 
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurmckpt.capture.processes import pod_processes
+from slurmckpt.coordinator import gating
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.recovery.crash import Attempts, Left
 from slurmckpt.coordinator.recovery.in_place import InPlace, Lost
@@ -32,15 +36,24 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Progress:
-    """What a job has done so far. cpu: seconds of all its processes. output: its files, by device and inode."""
+    """What a job has done so far. cpu: seconds of all its processes. output: its files, by device and inode.
+
+    collectives: counts what its ranks have enqueued, where a gate does. waits_for: the ranks that others wait for.
+    """
 
     cpu: float
     output: frozenset[tuple[int, int, int, int]]
     pods: frozenset[int]
+    collectives: int = 0
+    waits_for: str = ""
 
     def goes_beyond(self, before: Progress, seconds: float) -> bool:
         """Whether the job has done anything in the `seconds` since `before`."""
         worked = abs(self.cpu - before.cpu) > _IDLE * seconds + 1 / _TICKS
+        if self.collectives != before.collectives:
+            worked = True
+        elif self.waits_for and self.waits_for == before.waits_for:
+            worked = False
         return worked or self.output != before.output or self.pods != before.pods
 
 
@@ -66,13 +79,14 @@ class Hangs:
             if busy or current.goes_beyond(before, now - since):
                 since, before = now, current
             elif now - since >= self._after:
-                await self._recover()
+                await self._recover(current.waits_for)
                 since, before = time.monotonic(), await asyncio.to_thread(self._measure)
 
-    async def _recover(self) -> None:
+    async def _recover(self, waits_for: str) -> None:
         scene = self._scene
         newest = scene.checkpointer.newest
-        what = f"the job has used no CPU time and printed nothing for {format_seconds(self._after)}"
+        done = f"enqueued no collective ({waits_for})" if waits_for else "used no CPU time"
+        what = f"the job has {done} and printed nothing for {format_seconds(self._after)}"
         if reason := await scene.unhealthy():
             # Suspended, most likely.
             log.info("job %d: %s: not recovered: %s", scene.job_id, what, reason)
@@ -114,7 +128,14 @@ class Hangs:
                 output.add((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
         for holder in borrowed:
             holder.close()
-        return Progress(cpu, frozenset(output), frozenset(pod.init_pid for pod in pods))
+        told = gating.look_at_all(self._scene.steps.values()).values()
+        return Progress(
+            cpu,
+            frozenset(output),
+            frozenset(pod.init_pid for pod in pods),
+            sum(one.counts for one in told),
+            "; ".join(one.waits_for for one in told if one.waits_for),
+        )
 
 
 def _cpu_seconds(pid: int) -> float:

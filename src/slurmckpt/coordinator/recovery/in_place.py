@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from slurmckpt.capture import attributes, criu, recreate, sysvipc
 from slurmckpt.capture.drain import drain
-from slurmckpt.coordinator import failures, held, network, outputs, restoring, shm
+from slurmckpt.coordinator import failures, gating, held, network, outputs, restoring, shm
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
 from slurmckpt.coordinator.files.putting_back import fill_carried, put_back
 from slurmckpt.coordinator.plan import Plan, Planner
@@ -283,6 +283,7 @@ class InPlace:
             await asyncio.to_thread(sysvipc.clear, part.pod.init_pid)
         if any(part.image.shm for part in parts):
             await asyncio.to_thread(shm.fill, incarnation.shm, plan.directory / shm.ARCHIVE)
+            await asyncio.to_thread(gating.reopen, incarnation.shm)
         else:
             await asyncio.to_thread(shm.clear, incarnation.shm)
         borrowed = [each for one in self._launches() for each in files_written_by(one.pid, f"srun/{one.step}")]

@@ -41,6 +41,28 @@ def test_what_is_progress(now: Progress, goes_on: bool) -> None:
     assert now.goes_beyond(STILL, 100.0) is goes_on
 
 
+def gated(cpu: float = 500.0, collectives: int = 9, waits_for: str = "rank 1", size: int = 3) -> Progress:
+    """Of ranks at a gate that burn CPU time while they wait for the GPU."""
+    return Progress(cpu, frozenset({(1, 2, size, 4)}), frozenset({4711}), collectives, waits_for)
+
+
+@pytest.mark.parametrize(
+    ("now", "goes_on"),
+    [
+        (gated(cpu=600.0), False),
+        (gated(cpu=600.0, size=4), True),
+        (gated(collectives=10), True),
+        # Nobody waits for anybody: they compute.
+        (gated(cpu=600.0, waits_for=""), True),
+        (gated(waits_for=""), False),
+        # Somebody else is waited for now: something has moved.
+        (gated(cpu=600.0, waits_for="rank 0"), True),
+    ],
+)
+def test_what_is_progress_where_a_gate_counts(now: Progress, goes_on: bool) -> None:
+    assert now.goes_beyond(gated(), 100.0) is goes_on
+
+
 class FakeInPlace:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
