@@ -50,7 +50,7 @@ def equip(tasks: Sequence[Task], pod: Pod, settings: Settings, driver: Path = _D
         for task in tasks:
             handed = payloads.from_memfd(task.payload)
             variables = environment(handed.environment, os.fsencode(library), pod.step)
-            changed = payloads.to_memfd(handed.with_environment(variables))
+            changed = payloads.to_memfd(handed.with_words(handed.argv, variables))
             os.close(task.payload)
             task.payload = changed
     except (GateError, WireError, OSError) as error:

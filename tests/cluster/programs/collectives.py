@@ -29,8 +29,8 @@ if rank == 0:
     os.rename(place + ".new", place)
 while not os.path.exists(place):
     time.sleep(0.01)
-with open(place, "rb") as file:
-    unique = UniqueId.from_buffer_copy(file.read())
+with open(place, "rb") as given:
+    unique = UniqueId.from_buffer_copy(given.read())
 assert nccl.ncclCommInitRank(ctypes.byref(communicator), 2, unique, rank) == 0
 
 numbers, sent, received = ((ctypes.c_double * 4000)(*[value + rank for value in range(4000)]) for _ in range(3))
