@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from slurmckpt.capture import procfs
 from slurmckpt.capture.preflight import PodScan, scan
 from slurmckpt.capture.processes import pid_on_node
 from slurmckpt.coordinator import held
@@ -74,7 +75,8 @@ def ranks(step: Step, pod: Pod) -> dict[int, int]:
 
 
 def check_owners(found: PodScan, uid: int) -> None:
-    """Raises Skipped when a process holds what its user may not see: the image goes into the user's store.
+    """Raises Skipped when a process holds what its user may not see, as the image goes into the user's store; Unsettled
+    when it is just ending.
 
     /proc/PID/fd belongs to root where a process is not dumpable, as after executing a set-user-id program
     (proc_pid(5)).
@@ -83,6 +85,9 @@ def check_owners(found: PodScan, uid: int) -> None:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             # A zombie holds nothing any more, and its directory is root's.
             if process.state != "Z" and os.stat(f"/proc/{process.pid}/fd").st_uid != uid:
+                if procfs.link(f"{procfs.PROC}/{process.pid}/exe") is None:
+                    # Without memory it is root's, too.
+                    raise Unsettled(f"{process} is just ending")
                 raise Skipped(
                     f"{process} has rights or secrets that its user may not see: a set-user-id program, or one that"
                     " protects its memory (PR_SET_DUMPABLE, as ssh-agent does): a checkpoint will do when it has ended"
