@@ -108,6 +108,16 @@ class Gate:
 
 
 @dataclass(frozen=True)
+class Gpu:
+    """How GPU ranks are captured. lock_timeout: seconds. profile: of NCCL, see coordinator/gpu_profile.py."""
+
+    capture: Literal["auto", "off"] = "auto"
+    profile: Literal["auto", "sockets", "job", "none"] = "auto"
+    lock_timeout: float = 10.0
+    lock_tries: int = 5
+
+
+@dataclass(frozen=True)
 class Restore:
     """How often a restore is tried, and the way out of a restored pod's network (pasta; empty: none).
 
@@ -175,6 +185,7 @@ class Settings:
     store: Store = Store()
     staging: Staging = Staging()
     capture: Capture = Capture()
+    gpu: Gpu = Gpu()
     files: Files = Files()
     gate: Gate = Gate()
     restore: Restore = Restore()
@@ -211,6 +222,7 @@ def _settings(top: Table) -> Settings:
         store=_store(top.section("store")),
         staging=_staging(top.section("staging")),
         capture=_capture(top.section("capture")),
+        gpu=_gpu(top.section("gpu")),
         files=_files(top.section("files")),
         gate=_gate(top.section("gate")),
         restore=_restore(top.section("restore")),
@@ -298,6 +310,18 @@ def _gate(table: Table) -> Gate:
         enabled=table.word("enabled", default.enabled, ("auto", "always", "off")),
         patience=table.seconds("patience", default.patience, 1, 3600),
         attempts=table.whole("attempts", default.attempts, 1, 100),
+    )
+    table.done()
+    return section
+
+
+def _gpu(table: Table) -> Gpu:
+    default = Gpu()
+    section = Gpu(
+        capture=table.word("capture", default.capture, ("auto", "off")),
+        profile=table.word("profile", default.profile, ("auto", "sockets", "job", "none")),
+        lock_timeout=table.seconds("lock_timeout", default.lock_timeout, 1, DAY),
+        lock_tries=table.whole("lock_tries", default.lock_tries, 1, 1000),
     )
     table.done()
     return section

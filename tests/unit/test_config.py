@@ -66,6 +66,7 @@ def test_each_shipped_key_counts(tmp_path: Path) -> None:
         "level": "7",
         "enabled": '"off"',
     }
+    other |= {"capture": '"off"', "profile": '"sockets"'}
     other |= {"policy": '"keep"', "rules": '[{ path = "/a", policy = "keep" }]', "carry": '["$TMPDIR"]'}
     for section, keys in shipped.items():
         if section == "fingerprint":

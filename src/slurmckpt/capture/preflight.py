@@ -82,7 +82,7 @@ class PodScan:
     connection that does not. used_files: what is mapped, or open for reading. moments: those of the refusals that may
     come and go within a moment. socket_directories: the user's own in which unix sockets are bound. nameless_shm:
     whether files in /dev/shm are open, or mapped, that have lost their name. has_timerfds: whether
-    there are any.
+    there are any. gpus: those that have a device of NVIDIA's open or mapped, which must go before CRIU comes.
     """
 
     processes: list[Process]
@@ -98,6 +98,7 @@ class PodScan:
     socket_directories: list[OwnDirectory] = field(default_factory=list)
     nameless_shm: bool = False
     has_timerfds: bool = False
+    gpus: list[Process] = field(default_factory=list)
 
 
 def scan(
@@ -143,6 +144,7 @@ def scan(
         socket_directories=seen.socket_directories,
         has_timerfds=any(one.kind == "timerfd" for one in seen.descriptors.anonymous),
         nameless_shm=any(_is_nameless(path) for path in _shown_paths(seen)),
+        gpus=devices.gpu_users(seen),
     )
 
 

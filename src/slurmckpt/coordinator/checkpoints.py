@@ -213,6 +213,7 @@ class Checkpointer:
             max_output=settings.capture.max_output,
             gate=settings.gate,
             files=Rules(settings.files, incarnation.spec.job.uid, self._home or "", incarnation.staging),
+            gpus=incarnation.gpus,
         )
 
     async def _manifest(self, seq: int, captured: group.Captured) -> Manifest:

@@ -25,6 +25,7 @@ from slurmckpt.coordinator.choice import Choice, Skipped, Suspended, Unsettled
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
 from slurmckpt.coordinator.files.rules import Rules
 from slurmckpt.coordinator.files.saving import Saver
+from slurmckpt.coordinator.gpus import Gpus
 from slurmckpt.coordinator.linking import Linking
 from slurmckpt.coordinator.participant import Participant, check_owners, image, look, task_images, with_held
 from slurmckpt.coordinator.quiesce import Quiesced
@@ -52,6 +53,7 @@ class Tools:
     max_output: int
     files: Rules
     gate: Gate = field(default_factory=Gate)
+    gpus: Gpus = field(default_factory=Gpus)
 
 
 @dataclass
@@ -222,6 +224,8 @@ class Cut:
             if participant.scan.moments:
                 raise Unsettled(participant.scan.moments[0])
             check_owners(participant.scan, participant.pod.uid)
+            if participant.scan.gpus:
+                raise Skipped(f"{participant.scan.gpus[0]} has a GPU device open or mapped that did not go")
             await asyncio.to_thread(_note_the_rest, participant, participant.scan)
         await self._drain()
         self.measured = outputs.measure(self._own_holders())

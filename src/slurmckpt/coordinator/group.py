@@ -21,6 +21,7 @@ from slurmckpt.coordinator import outputs, shm
 from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled, choose, without_script
 from slurmckpt.coordinator.files.saving import Saver, foresee
 from slurmckpt.coordinator.freeze import Captured, Cut, Tools
+from slurmckpt.coordinator.gpus import Users
 from slurmckpt.coordinator.participant import Participant, check_owners, look, resident_bytes
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.pod_init import PodError
@@ -55,11 +56,14 @@ async def capture(
             for step in choice.steps
             if step.pod is not None
         ]
-        await _prepare(participants, scans, directory, tools, files)
+        users = await _prepare(participants, scans, directory, tools, files)
         holders += _holders(job_steps, choice)
         async with quiesce([each.pod for each in participants], tools.shm, tools.gate) as quiesced:
             cut = Cut(participants, choice, holders, directory, tools, saver, quiesced)
-            captured = await cut.take()
+            async with tools.gpus.at_rest(users):
+                captured = await cut.take()
+        # With GPU ranks, from their lock to their unlock.
+        captured.freeze_seconds = max(captured.freeze_seconds, users.seconds)
         faults.at("capture.resumed")
         captured.outputs = await outputs.save(cut.measured, directory, files, tools.max_output)
         await saver.finish()
@@ -123,8 +127,8 @@ def _holders(steps: Sequence[Step], choice: Choice) -> list[OutputHolder]:
 
 async def _prepare(
     participants: Sequence[Participant], scans: Sequence[PodScan], directory: Path, tools: Tools, files: UserFiles
-) -> None:
-    """Everything that can be refused is refused here, before any rank is stopped."""
+) -> Users:
+    """Everything that can be refused is refused here, before any rank is stopped. Gives those with GPU state."""
     faults.at("capture.prepare")
     shutil.rmtree(directory, ignore_errors=True)
     await asyncio.to_thread(linkremaps.clean, tools.shm)
@@ -136,12 +140,16 @@ async def _prepare(
         check_owners(found, participant.pod.uid)
         participant.links = found.nameless_shm
         participant.names = {process.ns_pid: str(process) for process in found.processes}
+        participant.processes, participant.gpu_users = found.processes, found.gpus
         needed += sum(resident_bytes(process.pid) for process in found.processes)
         needed += (await asyncio.to_thread(sysvipc.look, participant.pod.init_pid)).bytes
     needed += await foresee([each.pod.init_pid for each in participants], scans, tools.files, files)
+    users = await tools.gpus.look(participants)
+    needed += users.bytes
     free = shutil.disk_usage(directory).free
     if free - needed < tools.reserve:
         raise Skipped(
             f"the staging disk has {format_bytes(free)} free at {tools.staging}; the image needs up to"
             f" {format_bytes(needed)} and {format_bytes(tools.reserve)} must stay free (staging.reserve)"
         )
+    return users

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from slurmckpt.config import Settings
 from slurmckpt.coordinator import fence, node, rules, staging
+from slurmckpt.coordinator.gpus import Gpus
 from slurmckpt.coordinator.journal import Journal
 from slurmckpt.coordinator.plan import Plan, Planner
 from slurmckpt.coordinator.recovery import events
@@ -59,6 +60,7 @@ class Incarnation:
     at_end: Callable[[Step], None] = lambda _: None
     disowned: int = 0
     superseded: str = ""
+    gpus: Gpus = field(default_factory=Gpus)
 
     @property
     def enter(self) -> Path:
@@ -122,6 +124,7 @@ async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | No
             staging=directory,
             shm=settings.paths.run / str(spec.job.job_id) / "shm",
             disowned=disowned,
+            gpus=Gpus(settings.gpu, settings.capture.timeout),
         )
         incarnation.planner.removed = journal.removed
         if epoch > 1:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurmckpt.capture import procfs
 from slurmckpt.capture.preflight import PodScan, scan
-from slurmckpt.capture.processes import pid_on_node
+from slurmckpt.capture.processes import Process, pid_on_node
 from slurmckpt.coordinator import held
 from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled
 from slurmckpt.coordinator.files.saving import PodFiles
@@ -19,6 +19,7 @@ from slurmckpt.coordinator.proc import parent_of
 from slurmckpt.coordinator.script.saved import Saved
 from slurmckpt.coordinator.script.script import STAND_IN
 from slurmckpt.coordinator.step import Step
+from slurmckpt.store.gpu import GpuImage
 from slurmckpt.store.manifest import Connection, StepImage, TaskImage
 
 
@@ -26,6 +27,7 @@ from slurmckpt.store.manifest import Connection, StepImage, TaskImage
 class Participant:
     """One pod of the cut. tasks, scan, files: as they stood at the boundary.
 
+    processes, gpu_users: at the look before, all and those with a GPU. gpu: what becomes of their GPU state.
     links: it may need names in /dev/shm for the dump. renamed: such names that were set aside (`linking`). names: what
     its processes are called in messages, by their pids inside the pod.
     """
@@ -39,6 +41,9 @@ class Participant:
     links: bool = False
     renamed: dict[str, str] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+    processes: list[Process] = field(default_factory=list)
+    gpu_users: list[Process] = field(default_factory=list)
+    gpu: GpuImage | None = None
 
 
 def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
@@ -153,4 +158,5 @@ def image(participant: Participant, criu_version: str, shm: bool, script: Saved)
         environment=script.environment if step.name == "batch" else None,
         script_path=step.script_file.path,
         script_digest=step.script_file.digest,
+        gpu=participant.gpu,
     )

@@ -15,6 +15,7 @@ from slurmckpt.capture import attributes, criu, fileimages, recreate, reopened
 from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import gating, held, outputs, shm
 from slurmckpt.coordinator.files.putting_back import fill_carried, put_back
+from slurmckpt.coordinator.gpus import Gpus
 from slurmckpt.coordinator.network import PodNetwork
 from slurmckpt.coordinator.plan import Plan
 from slurmckpt.coordinator.pod import Pod, TaskState
@@ -38,6 +39,7 @@ class Restorer:
     shm: Path
     files: UserFiles
     pasta: str
+    gpus: Gpus = field(default_factory=Gpus)
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ async def restore(
     """
     directory = plan.directory / image.directory
     inherit = inheritance(image, {task.hello.task: task.descriptors for task in tasks})
+    # Before anything is changed: a node that cannot take the GPU state refuses.
+    pairs = await restorer.gpus.pairs(image.gpu, step) if image.gpu is not None else []
     network = PodNetwork(restorer.enter, pod, image.addresses, image.node_addresses, restorer.pasta)
     faults.at("restore.pod")
     await network.build(tasks[0].shim_pid)
@@ -141,10 +145,14 @@ async def restore(
             raise
 
     async def hand_over() -> None:
-        nonlocal adopted
         faults.at("restore.restored")
         await check_rights(pod, image.leader_pid, given, restorer.files)
         await network.open()
+        if image.gpu is None:
+            await take_over()
+
+    async def take_over() -> None:
+        nonlocal adopted
         if stand is not None:
             await stand.wait(pod)
         alive = [(0 if saved.exited else saved.pid, by_index[saved.index]) for saved in image.tasks]
@@ -159,6 +167,11 @@ async def restore(
         cpus = attributes.cpus_of(task.shim_pid for task in tasks)
         await recreate.restore(restorer.installation, target, directory / "images", hooks, cpus)
         faults.at("restore.resumed")
+        if image.gpu is not None:
+            # Its threads had to run for that, but none gets at a GPU before it is unlocked.
+            locked = await restorer.gpus.put_back(image.gpu, pod, pairs)
+            await take_over()
+            await restorer.gpus.let_go(locked)
     except (SlurmckptError, OSError) as error:
         if not adopted:
             raise

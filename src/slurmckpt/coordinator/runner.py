@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from slurmckpt import faults
-from slurmckpt.coordinator import failures, finished, gating, outputs, restoring, scriptfile, shm, trust
+from slurmckpt.coordinator import failures, finished, gating, gpu_launch, outputs, restoring, scriptfile, shm, trust
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices, say
 from slurmckpt.coordinator.plan import Plan
@@ -160,6 +160,8 @@ class StepRunner:
                 await incarnation.start_cold(incarnation.planner.cold_start_reason())
         if incarnation.cold_start is not None:
             self._notices.later(f"cold start: {incarnation.cold_start}")
+        if line := gpu_launch.start(step, tasks, incarnation.settings, incarnation.node.fingerprint):
+            self._notices.later(line)
         await self._notices.to_starting(tasks)
         pod = self._new_pod(step, groups)
         if step.name == "batch":
@@ -272,7 +274,9 @@ class StepRunner:
             incarnation.shm,
             incarnation.files,
             incarnation.settings.restore.pasta,
+            incarnation.gpus,
         )
+        gpu_launch.come_back(step, tasks, image.gpu)
         borrowed = self._launcher_outputs(step)
         batch = self._steps.get("batch")
         own = [] if batch is None or batch is step else batch.streams.files

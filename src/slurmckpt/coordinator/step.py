@@ -10,6 +10,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from slurmckpt.coordinator.gpu_profile import Profile
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.proc import ended, parent_of
 from slurmckpt.coordinator.script.launch import Launch
@@ -50,6 +51,7 @@ class Step:
     launch: the srun of the batch script that brought it; None when something else did. script_file: of the batch step,
     once it starts.
     interactive: one of its tasks has a terminal, and so none of them goes into a pod.
+    profile: how its GPU ranks communicate. gpu_indices: which GPUs of the node it has; empty when that is not known.
     shim: of its first task. anchor: leads to the root process below the first task whose children the pods are
     (pod/anchor.c).
     """
@@ -72,6 +74,8 @@ class Step:
     restored_from: int | None = None
     launch: Launch | None = None
     interactive: bool = False
+    profile: Profile = field(default_factory=Profile)
+    gpu_indices: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, hello: Hello, name: str, launch: Launch | None = None) -> Step:

@@ -57,6 +57,16 @@ class Fields:
             self.fail(key, "a list of texts")
         return cast("list[str]", value)
 
+    def wholes(self, key: str, lowest: int) -> list[int]:
+        """A list of whole numbers."""
+        value = self._get(key)
+        if not isinstance(value, list):
+            self.fail(key, "a list of whole numbers")
+        for item in value:
+            if not isinstance(item, int) or isinstance(item, bool) or not lowest <= item <= _MAX_WHOLE:
+                self.fail(key, f"a list of whole numbers from {lowest} on")
+        return value
+
     def text_map(self, key: str) -> dict[str, str]:
         value = self._get(key)
         if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
@@ -80,6 +90,14 @@ class Fields:
             Fields(f"{self.where}: {key}[{index}]", cast("dict[str, object]", item), self._refuse)
             for index, item in enumerate(value)
         ]
+
+    def optional_object(self, key: str) -> Fields | None:
+        value = self._get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            self.fail(key, "an object or null")
+        return Fields(f"{self.where}: {key}", cast("dict[str, object]", value), self._refuse)
 
     def done(self) -> None:
         """Refuse fields that nobody read: a newer version may have written them for a reason."""

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal, NoReturn
 
 from slurmckpt.errors import Refused
-from slurmckpt.store import checks
+from slurmckpt.store import checks, gpu
 from slurmckpt.store.fields import Fields, parse_object
 
 MANIFEST_FORMAT = 3
@@ -143,7 +143,7 @@ class StepImage:
     both of its ends name it. launches: sruns that a batch script waits for. environment: file of the checkpoint with
     SLURM_* as they were when the batch script began. script_path, script_digest: where the batch script lay on its
     node, and SHA-256 (hex) of its content; empty for a step. absent_files: paths that would belong to an open file, and
-    where none was.
+    where none was. gpu: None when no process had CUDA state.
     """
 
     step: str
@@ -169,6 +169,7 @@ class StepImage:
     script_path: str = ""
     script_digest: str = ""
     absent_files: list[str] = field(default_factory=list)
+    gpu: gpu.GpuImage | None = None
 
 
 @dataclass(frozen=True)
@@ -272,6 +273,7 @@ def _step(fields: Fields) -> StepImage:
         script_path=fields.text("script_path"),
         script_digest=fields.text("script_digest"),
         absent_files=checks.absolutes(fields, "absent_files"),
+        gpu=gpu.read(gpu_fields) if (gpu_fields := fields.optional_object("gpu")) is not None else None,
     )
     fields.done()
     return step

@@ -223,8 +223,7 @@ DEVICES = [
         "has the InfiniBand device {path} open, which cannot be captured:"
         " set NCCL_IB_DISABLE=1 (and UCX_TLS=tcp,self,sm for UCX) so that the ranks talk over TCP",
     ),
-    ("nvidia0", "has the GPU device {path} open: GPU capture is not part of this version"),
-    ("dri/renderD128", "has the GPU device {path} open: GPU capture is not part of this version"),
+    ("dri/renderD128", "has the GPU device {path} open: only GPUs of NVIDIA can be captured"),
     ("other0", "has the device {path} open, which cannot be captured: close it before a checkpoint"),
 ]
 

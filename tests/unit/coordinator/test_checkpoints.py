@@ -70,6 +70,7 @@ class Stage:
         incarnation = SimpleNamespace(
             spec=JobSpec(job, "n1", 1, 2, options),
             settings=settings or Settings(),
+            gpus=None,
             node=SimpleNamespace(
                 installation=criu.Installation("/criu", "4.2.1", False), key=b"k" * 16, fingerprint={}, feature="f"
             ),

@@ -175,7 +175,7 @@ class Stage:
         return Incarnation(
             spec=spec,
             settings=Settings(restore=Restore(attempts=attempts)),
-            node=cast(Any, SimpleNamespace(installation=criu.Installation("/criu", "4.2.1", False))),
+            node=cast(Any, SimpleNamespace(installation=criu.Installation("/criu", "4.2.1", False), fingerprint={})),
             files=self.files,
             store=cast(Any, None),
             epoch=2,

@@ -119,6 +119,8 @@ class Agent:
             group.lock(pids, float(request["seconds"]))
         elif verb == "checkpoint":
             group.checkpoint(pids, one_by_one)
+        elif verb == "restore":
+            group.restore(pids, pairs, one_by_one)
         elif verb == "resume":
             group.resume(pids, pairs, one_by_one)
         elif verb == "release":

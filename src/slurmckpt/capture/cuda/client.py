@@ -72,6 +72,10 @@ class CudaClient:
         """All locked ones to host memory, within `seconds`. When it raises, all run on."""
         await self._ask("checkpoint", pids, seconds, one_by_one=one_by_one)
 
+    async def restore(self, pids: Sequence[int], seconds: float, pairs: Pairs, one_by_one: bool = False) -> None:
+        """All checkpointed ones back to their GPUs within `seconds`; they stay locked until resume()."""
+        await self._ask("restore", pids, seconds, pairs=pairs, one_by_one=one_by_one)
+
     async def resume(
         self, pids: Sequence[int], seconds: float, pairs: Pairs | None = None, one_by_one: bool = False
     ) -> None:
@@ -98,7 +102,7 @@ class CudaClient:
 
     async def _in_turn(self, verb: str, pids: list[int], limit: float, arguments: dict[str, object]) -> Any:
         async with self._one_at_a_time:
-            if verb in ("lock", "checkpoint", "resume"):
+            if verb in ("lock", "checkpoint", "restore", "resume"):
                 self._held |= set(pids)
             try:
                 result = await self._exchange({"verb": verb, "pids": pids, **arguments}, limit)

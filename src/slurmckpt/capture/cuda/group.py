@@ -80,6 +80,16 @@ class Group:
             self.release(pids)
             raise next(iter(failures.values()))
 
+    def restore(self, pids: Sequence[int], pairs: Sequence[tuple[str, str]] = (), one_by_one: bool = False) -> None:
+        """Put GPU state back, of ranks that CRIU has brought back; they stay locked. Raises CudaError: they may be
+        anything then, and are to be ended.
+        """
+        self._begin(pids)
+        failures = self._each(pids, lambda pid: self._driver.restore(pid, pairs), 1 if one_by_one else len(pids))
+        if failures:
+            self.held -= set(pids)
+            raise next(iter(failures.values()))
+
     def resume(self, pids: Sequence[int], pairs: Sequence[tuple[str, str]] = (), one_by_one: bool = False) -> None:
         """Put GPU state back, then let all run. pairs: as Driver.restore() takes them.
 

@@ -9,25 +9,34 @@ from collections.abc import Container, Iterator
 from slurmckpt.capture.inspect.descriptors import FileDescriptor
 from slurmckpt.capture.inspect.inspection import Inspection
 from slurmckpt.capture.judgements import CLOSE, shown
+from slurmckpt.capture.processes import Process
 from slurmckpt.capture.refusals import Reason
 
 # Linux Documentation/admin-guide/devices.txt: null, zero, full, random, urandom; tty and ptmx
 _DEVICES = frozenset({(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2)})
 _ZERO = (1, 5)
 _TERMINAL_MAJORS = range(136, 144)
-_GPU_PREFIXES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
+_NVIDIA = "/dev/nvidia"
+_GPU_PREFIXES = ("/dev/dri/", "/dev/kfd")
 
 
 def judge(seen: Inspection) -> Iterator[Reason]:
-    """Every device that CRIU cannot dump."""
+    """Every device that CRIU cannot dump, but for those of NVIDIA's: whether these go is the driver's to say."""
     masters = masters_of(seen)
     for one in seen.descriptors.files:
         if (reason := refused(one, masters, seen)) is not None:
             yield reason
     for mappings in seen.mappings:
         for path, status in mappings.devices:
-            if (os.major(status.st_rdev), os.minor(status.st_rdev)) != _ZERO:
+            if (os.major(status.st_rdev), os.minor(status.st_rdev)) != _ZERO and not path.startswith(_NVIDIA):
                 yield Reason(mappings.process, *_sentence(path, "mapped"))
+
+
+def gpu_users(seen: Inspection) -> list[Process]:
+    """Those that have a device of NVIDIA's open or mapped."""
+    opened = [one.holder.process for one in seen.descriptors.files if one.is_device and one.path.startswith(_NVIDIA)]
+    mapped = [each.process for each in seen.mappings if any(path.startswith(_NVIDIA) for path, _ in each.devices)]
+    return list({process.pid: process for process in [*opened, *mapped]}.values())
 
 
 def masters_of(seen: Inspection) -> set[int]:
@@ -37,7 +46,7 @@ def masters_of(seen: Inspection) -> set[int]:
 
 def refused(one: FileDescriptor, masters: Container[int], seen: Inspection) -> Reason | None:
     """The reason against an open device; None when it can be dumped, or is none."""
-    if not one.is_device:
+    if not one.is_device or one.path.startswith(_NVIDIA):
         return None
     number = (os.major(one.status.st_rdev), os.minor(one.status.st_rdev))
     if number[0] in _TERMINAL_MAJORS:
@@ -67,5 +76,5 @@ def _sentence(path: str, state: str) -> tuple[str, str]:
             "unmount it before a checkpoint, or mount it outside the job",
         )
     if path.startswith(_GPU_PREFIXES):
-        return f"has the GPU device {shown(path)} {state}", "GPU capture is not part of this version"
+        return f"has the GPU device {shown(path)} {state}", "only GPUs of NVIDIA can be captured"
     return f"has the device {shown(path)} {state}, which cannot be captured", CLOSE

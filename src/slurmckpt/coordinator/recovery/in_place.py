@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurmckpt.capture import attributes, criu, recreate, sysvipc
+from slurmckpt.capture.cuda.mapping import Pairs
 from slurmckpt.capture.drain import drain
 from slurmckpt.coordinator import failures, gating, held, network, outputs, restoring, shm
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
@@ -307,6 +308,7 @@ class InPlace:
     ) -> None:
         incarnation, pod, image = self._scene.incarnation, part.pod, part.image
         given = {(status.st_dev, status.st_ino) for each in inherit.values() if (status := os.fstat(each))}
+        pairs: Pairs = []
 
         async def connected() -> None:
             outside = [(connection.local, connection.remote) for connection in image.outside]
@@ -320,6 +322,10 @@ class InPlace:
             if part.step.name == "batch" and sruns is not None:
                 await asyncio.to_thread(sruns.meet, image, pod.init_pid)
                 sruns.forget_later(plan.manifest.launches_started)
+            if image.gpu is None:
+                await take_over()
+
+        async def take_over() -> None:
             await together.arrive()
             await pod.adopt_again(image.leader_pid, {one.index: one.pid for one in image.tasks if not one.exited})
 
@@ -327,10 +333,16 @@ class InPlace:
         hooks = criu.RestoreHooks(restored, inherit, connected)
         images = plan.directory / image.directory / "images"
         try:
+            if image.gpu is not None:
+                pairs = await incarnation.gpus.pairs(image.gpu, part.step)
             if image.script_path != part.step.script_file.path:
                 await restoring.move_script(images, image.script_path, part.step.script_file.path)
             cpus = attributes.cpus_of(task.shim_pid for task in part.step.tasks.values())
             await recreate.restore(incarnation.node.installation, target, images, hooks, cpus)
+            if image.gpu is not None:
+                locked = await incarnation.gpus.put_back(image.gpu, pod, pairs)
+                await take_over()
+                await incarnation.gpus.let_go(locked)
         except BaseException:
             together.abort()
             raise
