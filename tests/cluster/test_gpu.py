@@ -1,0 +1,140 @@
+"""GPU ranks on real Slurm and real CRIU, over doubles of NVIDIA's libraries: a simulated device, no real one."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.harness import Cluster, Job, events, move, restored_from, settings, wait_for
+from tests.doubles import simulated
+
+NODES = ("n1", "n2")
+STEPS = 150
+RANKS = 'srun -n2 sh -c \'exec python3 gpu_rank.py {steps} 2 "$SLURM_PROCID" "$SLURM_JOB_ID"\''
+# Devices that CRIU cannot dump, wherever they are still open: those of FUSE, under NVIDIA's names.
+INSTALL = """
+cp {home}/simulated/*.so.1 /usr/lib/x86_64-linux-gnu/ && ldconfig
+mkdir -p /run/simulated-gpu && chmod 1777 /run/simulated-gpu
+printf 'seed={seed}\\n' >/run/simulated-gpu/settings
+for name in nvidiactl nvidia0 nvidia1; do
+    [ -e /dev/$name ] || mknod -m 666 /dev/$name c 10 229
+    head -c 0 /dev/$name || exit 1
+done
+"""
+REMOVE = """
+rm -rf /usr/lib/x86_64-linux-gnu/libcuda.so.1 /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1 /run/simulated-gpu /dev/nvidia*
+ldconfig
+"""
+
+
+def values(steps: int) -> list[str]:
+    """What rank 0 prints: computed here, without any device."""
+    word, lines = 0, []
+    for step in range(1, steps + 1):
+        word = (word + step) & 0xFFFFFFFF
+        whole = word.to_bytes(4, "little") * (1 << 20)
+        lines.append(f"step {step} {hashlib.sha256(whole).hexdigest()[:16]}")
+    return lines
+
+
+def play(cluster: Cluster, node: str, **changes: object) -> None:
+    """Change the simulated hardware of a node."""
+    lines = [
+        f"seed={NODES.index(node) + 1}",
+        *(f"{name.replace('__', '.')}={value}" for name, value in changes.items()),
+    ]
+    text = "\\n".join(lines)
+    cluster.root(
+        node, f"printf '{text}\\n' >/run/simulated-gpu/new && mv /run/simulated-gpu/new /run/simulated-gpu/settings"
+    )
+
+
+@pytest.fixture
+def gpus(cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
+    """Two GPUs in each node, those of one node with other UUIDs than those of the other."""
+    place = cluster.home / "simulated"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    for library in simulated.build(tmp_path).glob("*.so.1"):
+        shutil.copy(library, place)
+    for number, node in enumerate(NODES):
+        done = cluster.root(node, INSTALL.format(home="/home/alice", seed=number + 1), check=False)
+        if done.returncode:
+            pytest.skip(f"no devices can be made here: {done.stderr.strip()}")
+    with settings(cluster, '[gpu]\nlock_timeout = "1s"\nlock_tries = 30\n'):
+        yield cluster
+    for node in NODES:
+        cluster.root(node, REMOVE)
+
+
+def begin(cluster: Cluster, directory: Path, script: str = RANKS, *options: str) -> Job:
+    job = cluster.submit(
+        script.format(steps=STEPS), "--checkpoint-interval=infinite", "--ntasks=2", *options, directory=directory
+    )
+    job.wait_output("^step 10 ")
+    return job
+
+
+def steps_of(job: Job) -> list[str]:
+    return [line for line in job.output().splitlines() if line.startswith("step ")]
+
+
+def test_two_gpu_ranks_survive_the_death_of_their_node(gpus: Cluster, directory: Path) -> None:
+    """On other GPUs than before, which the driver is told; and the ranks go on beside the checkpoint, too."""
+    job = begin(gpus, directory)
+    seq = job.checkpoint()
+    job.wait_output(f"^step {len(steps_of(job)) + 5} ")
+    node = job.node()
+    gpus.verb("fail", node)
+    try:
+        assert restored_from(job) == seq
+        assert job.wait_end() == "COMPLETED", job.output()
+    finally:
+        gpus.verb("start", node)
+    assert steps_of(job) == values(STEPS)
+    output = job.output()
+    assert "GPU profile sockets: driver 580.95.05, 2 GPUs: only sockets between ranks" in output
+    assert "nccl 1" in output
+
+
+def test_ranks_that_crash_come_back_with_their_gpu_state(gpus: Cluster, directory: Path) -> None:
+    job = begin(gpus, directory)
+    job.checkpoint()
+    job.wait_output(f"^step {len(steps_of(job)) + 5} ")
+    gpus.root(job.node(), "pkill -KILL -f 'gpu_rank.py .* 2 1 '")
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert steps_of(job) == values(STEPS)
+    assert len(job.status()["attempts"]) == 1
+
+
+def test_a_driver_that_cannot_do_it_is_named_and_the_job_runs_on(gpus: Cluster, directory: Path) -> None:
+    for node in NODES:
+        play(gpus, node, checkpoint__error="801*1")
+    job = begin(gpus, directory)
+    refused = gpus.run("slurmckpt", "checkpoint", job.name, check=False)
+    assert refused.returncode != 0
+    assert "its driver or program cannot be checkpointed (801)" in refused.stdout + refused.stderr
+    # Nobody was left locked, and the next one goes through.
+    job.wait_output(f"^step {len(steps_of(job)) + 5} ")
+    for node in NODES:
+        play(gpus, node)
+    assert job.checkpoint() >= 1
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert steps_of(job) == values(STEPS)
+
+
+def test_gpus_that_cannot_take_the_state_are_a_cold_start_with_the_reason(gpus: Cluster, directory: Path) -> None:
+    """The restored ranks run already when it turns out; none of their work, and nothing they print, is left."""
+    job = begin(gpus, directory)
+    job.checkpoint()
+    other = next(node for node in NODES if node != job.node())
+    play(gpus, other, restore__error=2)
+    move(job, job.node())
+    wait_for("the cold start", lambda: "cold start" in job.output(), 60)
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert "its GPU has not enough free memory for it" in job.output(), events(job)
+    assert steps_of(job)[-STEPS:] == values(STEPS)
