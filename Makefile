@@ -26,11 +26,13 @@ PARALLEL = --numprocesses $(WORKERS) --dist loadfile
 all:
 	$(MAKE) -C pod
 	$(MAKE) -C gate
+	$(MAKE) -C gpu
 	$(MAKE) -C spank
 
 install:
 	$(MAKE) -C pod install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 	$(MAKE) -C gate install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
+	$(MAKE) -C gpu install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 	$(MAKE) -C spank install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 	$(MAKE) install-hooks DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) VENV=$(VENV)
 	$(MAKE) install-package DESTDIR=$(DESTDIR) VENV=$(VENV)
@@ -112,5 +114,6 @@ clean:
 	$(MAKE) -C pod clean
 	$(MAKE) -C gate clean
 	$(MAKE) -C tests/doubles/libnccl clean
+	$(MAKE) -C gpu clean
 	-$(MAKE) -C spank clean
 	rm -rf build

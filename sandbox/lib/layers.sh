@@ -17,7 +17,7 @@ PROGRAMS=(
     openmpi-bin libopenmpi-dev r-base-core default-jre-headless nodejs redis-server
     python3-h5py python3-ipykernel python3-jupyter-client libopenblas0-pthread
 )
-SOURCES=(spank pod gate prolog epilog etc src pyproject.toml Makefile)
+SOURCES=(spank pod gpu gate prolog epilog etc src pyproject.toml Makefile)
 NOT_SOURCE=(.git .venv build dist __pycache__ '*.o' '*.so' '*.egg-info' '.*_cache')
 
 short_hash() { sha256sum | cut -c1-12; }

@@ -14,6 +14,7 @@ VERBS = {
     "status": ("slurmckpt.cli.status", "What happened to a job: attempts, checkpoints, restores."),
     "checkpoint": ("slurmckpt.cli.checkpoint", "Take a group checkpoint of a running job now."),
     "fingerprint": ("slurmckpt.cli.fingerprint", "Show what a restore needs to find unchanged on this node."),
+    "selftest": ("slurmckpt.cli.selftest", "Try whether GPU state can be captured on this node."),
     "doctor": ("slurmckpt.cli.doctor", "Check what keeps this host from taking and restoring checkpoints."),
     "prune": ("slurmckpt.cli.prune", "Remove checkpoints of jobs that will not need them any more."),
     "node": ("slurmckpt.cli.node", "Register this node with Slurm."),

@@ -18,7 +18,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,7 +64,15 @@ class Users:
 class Gpus:
     """The GPUs of one job on this node. timeout: seconds that a copy between GPU and host memory may take."""
 
-    def __init__(self, settings: Gpu | None = None, timeout: float = 600.0, client: CudaClient | None = None) -> None:
+    def __init__(
+        self,
+        settings: Gpu | None = None,
+        timeout: float = 600.0,
+        client: CudaClient | None = None,
+        known_failure: Callable[[], str] = str,
+    ) -> None:
+        """known_failure: what a trial on this node has found against it; empty when nothing has."""
+        self._known_failure = known_failure
         self._settings = settings or Gpu()
         self._timeout = timeout
         self._client = client or CudaClient()
@@ -80,6 +88,8 @@ class Gpus:
         try:
             if self._settings.capture == "off" and holders:
                 raise Unavailable("GPU capture is switched off on this node (gpu.capture)")
+            if holders and (failure := self._known_failure()):
+                raise Unavailable(f"`slurmckpt selftest --gpu` has failed on this node: {failure}")
             users.processes = {pid: everyone[pid][1] for pid in await self._client.find(chosen)}
             devices = await self._client.devices() if users.processes else []
         except SlurmckptError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt.config import Settings
-from slurmckpt.coordinator import fence, node, rules, staging
+from slurmckpt.coordinator import fence, gpu_answer, node, rules, staging
 from slurmckpt.coordinator.gpus import Gpus
 from slurmckpt.coordinator.journal import Journal
 from slurmckpt.coordinator.plan import Plan, Planner
@@ -124,7 +124,11 @@ async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | No
             staging=directory,
             shm=settings.paths.run / str(spec.job.job_id) / "shm",
             disowned=disowned,
-            gpus=Gpus(settings.gpu, settings.capture.timeout),
+            gpus=Gpus(
+                settings.gpu,
+                settings.capture.timeout,
+                known_failure=lambda: gpu_answer.failure(settings, here.fingerprint),
+            ),
         )
         incarnation.planner.removed = journal.removed
         if epoch > 1:
