@@ -25,6 +25,8 @@ _PACKAGES = {
     "tensorflow": "engine.tensorflow",
     "vllm": "engine.vllm",
     "sglang": "engine.sglang",
+    "tensorrt-llm": "engine.tensorrt-llm",
+    "megatron-core": "engine.megatron-core",
     "deepspeed": "engine.deepspeed",
     "flash-attn": "engine.flash-attn",
     "transformer-engine": "engine.transformer-engine",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from slurmckpt.fingerprint.sample import sampled_hash
 
 _FILE = "model.file:"
 _SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
+# Where the cache of Hugging Face keeps what its snapshots link to, under the hash of the content (huggingface_hub,
+# "Understand caching"): a process has the blob open, whose name says nothing of its kind.
+_BLOB = re.compile(r".*/models--[^/]+/blobs/[0-9a-f]{40,64}", re.ASCII)
 _SMALLEST = 1 << 20  # a .bin or .pt below 1 MiB holds no weights worth a refusal
 
 
@@ -26,7 +30,7 @@ def model(files: Iterable[ProcessFile], name: str | None = None) -> Fingerprint:
         return {"model.id": name}
     facts: Fingerprint = {}
     for file in files:
-        if file.path.endswith(_SUFFIXES) and _FILE + file.path not in facts:
+        if (file.path.endswith(_SUFFIXES) or _BLOB.fullmatch(file.path)) and _FILE + file.path not in facts:
             with contextlib.suppress(OSError), open_regular(file.places, file.inode) as descriptor:
                 if os.fstat(descriptor).st_size >= _SMALLEST:
                     facts[_FILE + file.path] = _identity(descriptor)

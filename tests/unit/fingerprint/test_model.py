@@ -52,6 +52,19 @@ def test_other_weights_of_the_same_size(tmp_path: Path, offset: int) -> None:
     assert explain(compare(facts, check_model(facts))) == "a.safetensors has other content"
 
 
+def test_weights_in_the_cache_of_hugging_face(tmp_path: Path) -> None:
+    """Opened by the name of a snapshot, the file that a process has is a blob without a suffix."""
+    place = tmp_path / "models--meta--llama"
+    (place / "blobs").mkdir(parents=True)
+    (place / "snapshots" / "0e9e39f2").mkdir(parents=True)
+    blob = weights(place / "blobs" / ("ab" * 32))
+    link = place / "snapshots" / "0e9e39f2" / "model.safetensors"
+    link.symlink_to(blob)
+    with link.open("rb"):
+        facts = model(used(os.getpid()))
+    assert list(facts) == [f"model.file:{blob}"]
+
+
 def test_what_is_no_model(tmp_path: Path) -> None:
     small = tmp_path / "small.bin"
     small.write_bytes(b"x" * 1000)
