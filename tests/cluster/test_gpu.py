@@ -105,7 +105,7 @@ def test_ranks_that_crash_come_back_with_their_gpu_state(gpus: Cluster, director
     job = begin(gpus, directory)
     job.checkpoint()
     job.wait_output(f"^step {len(steps_of(job)) + 5} ")
-    gpus.root(job.node(), "pkill -KILL -f 'gpu_rank.py .* 2 1 '")
+    gpus.root(job.node(), "pkill -KILL -f '[g]pu_rank.py .* 2 1 '")
     assert job.wait_end() == "COMPLETED", job.output()
     assert steps_of(job) == values(STEPS)
     assert len(job.status()["attempts"]) == 1
