@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from slurmckpt.doctor import criu, directories, installation, kernel, node, plugin, requeue, settings, slurm, tools
+from slurmckpt.doctor import criu, directories, gpu, installation, kernel, node, plugin, requeue, settings, slurm, tools
 from slurmckpt.doctor.finding import Finding, problem
 from slurmckpt.doctor.host import Host
 
@@ -46,6 +46,7 @@ CHECKS: dict[str, Check] = {
     "ip": tools.ip,
     "pasta": tools.pasta,
     "node feature": node.feature,
+    "GPU capture": gpu.capture,
 }
 
 # The first use of a GPU without persistence mode takes some ten seconds; a store that does not answer takes for ever.
