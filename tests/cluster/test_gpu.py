@@ -138,3 +138,49 @@ def test_gpus_that_cannot_take_the_state_are_a_cold_start_with_the_reason(gpus: 
     assert job.wait_end() == "COMPLETED", job.output()
     assert "its GPU has not enough free memory for it" in job.output(), events(job)
     assert steps_of(job)[-STEPS:] == values(STEPS)
+
+
+def order(cluster: Cluster, job: Job, place: str, text: str) -> None:
+    """Let something happen at a place of slurmckpt.faults."""
+    directory = "/run/slurmckpt-faults"
+    cluster.root(
+        job.node(), f"mkdir -p -m 755 {directory} && printf '%s' '{text}' >{directory}/{place}.{job.number} && sync"
+    )
+
+
+@pytest.fixture
+def faults(gpus: Cluster) -> Iterator[Cluster]:
+    yield gpus
+    for node in NODES:
+        gpus.root(node, "rm -rf /run/slurmckpt-faults")
+
+
+def test_a_coordinator_that_dies_while_the_ranks_have_no_gpu(faults: Cluster, directory: Path) -> None:
+    """The CUDA agent outlives it, and gives all ranks their GPUs back."""
+    job = begin(faults, directory)
+    order(faults, job, "capture.stopping", "kill")
+    assert faults.run("slurmckpt", "checkpoint", job.name, check=False).returncode != 0
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert steps_of(job) == values(STEPS)
+
+
+def test_an_agent_that_dies_while_the_ranks_have_no_gpu(faults: Cluster, directory: Path) -> None:
+    """The coordinator starts another one. This checkpoint is skipped, and the next one is taken."""
+    job = begin(faults, directory)
+    order(faults, job, "capture.stopping", "sh 1\npkill -KILL -f [c]uda.agent")
+    skipped = faults.run("slurmckpt", "checkpoint", job.name, check=False)
+    assert "the process that talks to the CUDA driver has died" in skipped.stdout + skipped.stderr
+    assert job.checkpoint() >= 1
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert steps_of(job) == values(STEPS)
+
+
+def test_the_selftest_on_a_node(gpus: Cluster) -> None:
+    done = gpus.run("slurmckpt", "selftest", "--gpu", user="root", node="n1")
+    assert "GPU state can be captured" in done.stdout
+    play(gpus, "n1", checkpoint__error=801)
+    failed = gpus.run("slurmckpt", "selftest", "--gpu", user="root", node="n1", check=False)
+    assert failed.returncode == 1 and "(801)" in failed.stdout
+    doctor = gpus.run("slurmckpt", "doctor", user="root", node="n1", check=False)
+    assert "selftest --gpu has failed since this node was booted" in doctor.stdout
+    gpus.root("n1", "rm /run/slurmckpt/gpu-selftest.json")

@@ -60,7 +60,7 @@ def command(on_gpu: bool, size: str, as_json: bool) -> None:
 async def _try(settings: config.Settings, amount: int) -> selftest.Answer:
     client = CudaClient()
     try:
-        passed_on = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "SIMULATED_GPU") if name in os.environ}
+        passed_on = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
         return await selftest.run(client, settings.paths.libexec / "gpu-probe", amount, passed_on)
     finally:
         await client.close()

@@ -29,7 +29,7 @@ _GRACE_SECONDS = 30.0
 _RELEASE_SECONDS = 120.0
 # How many agents may die of the same release before it is given up.
 _AGENTS = 3
-_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "SIMULATED_GPU")
+_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
 class Lost(SlurmckptError):
