@@ -19,6 +19,11 @@ _SHM = "/dev/shm/"
 _NAME = re.compile(r"link_remap\.\d+")
 
 
+def is_name(name: str) -> bool:
+    """Whether it is one of these, set aside or not."""
+    return re.fullmatch(r"link_remap\.\d+(\..+)?", name) is not None
+
+
 def clean(directory: Path) -> None:
     """Remove names that a dump has left, whose CRIU was killed. directory: the pod's /dev/shm. Raises OSError."""
     for name in _present(directory):

@@ -12,6 +12,8 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterator
 
+from slurmckpt.coordinator import sparse
+
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: what has become a FIFO since it was looked at must not hold us up.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -30,9 +32,9 @@ def written_to(target: int) -> Iterator[tarfile.TarFile]:
 def add_all(tar: tarfile.TarFile, directory: int, go_on: Callable[[int], None] = lambda size: None) -> None:
     """Add the content of the directory behind this descriptor.
 
-    go_on: called for each file with its size in bytes; what it raises ends it. Raises OSError, RecursionError.
+    go_on: called for each file with the bytes that it takes; what it raises ends it. Raises OSError, RecursionError.
     """
-    _Adding(tar, go_on).content(directory, "")
+    Adding(tar, go_on).content(directory)
 
 
 def is_safe(member: tarfile.TarInfo) -> bool:
@@ -42,15 +44,18 @@ def is_safe(member: tarfile.TarInfo) -> bool:
     return kind and not any(name.startswith("/") or ".." in name.split("/") for name in names)
 
 
-class _Adding:
-    def __init__(self, tar: tarfile.TarFile, go_on: Callable[[int], None]) -> None:
+class Adding:
+    """Adds directories to one archive; a file that has several names in them is stored once. go_on: as in add_all()."""
+
+    def __init__(self, tar: tarfile.TarFile, go_on: Callable[[int], None] = lambda size: None) -> None:
         self._tar = tar
         self._go_on = go_on
         # Files with more than one name, by device and inode.
         self._seen: dict[tuple[int, int], str] = {}
 
-    def content(self, directory: int, prefix: str) -> None:
-        for name in sorted(os.listdir(directory)):
+    def content(self, directory: int, prefix: str = "", wanted: Callable[[str], bool] = lambda name: True) -> None:
+        """Add what the directory behind this descriptor holds under a `wanted` name. Raises OSError, RecursionError."""
+        for name in filter(wanted, sorted(os.listdir(directory))):
             # What somebody else removes while we look was not the captured ranks' to keep.
             with contextlib.suppress(FileNotFoundError):
                 mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
@@ -81,7 +86,12 @@ class _Adding:
                 self._tar.addfile(member)
             else:
                 member.size = status.st_size
-                self._go_on(member.size)
+                data = sparse.data_of(descriptor, member.size)
+                self._go_on(sum(length for _, length in data))
+                if sparse.is_worth_it(data, member.size):
+                    sparse.add(self._tar, member, descriptor, data)
+                    return
+                os.lseek(descriptor, 0, os.SEEK_SET)
                 with open(descriptor, "rb", closefd=False) as content:
                     self._tar.addfile(member, content)
 

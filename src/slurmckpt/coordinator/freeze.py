@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt import faults
-from slurmckpt.capture import attributes, criu, socketdirs, sysvipc, timerfds
+from slurmckpt.capture import attributes, criu, linkremaps, socketdirs, sysvipc, timerfds
 from slurmckpt.capture.drain import DrainResult, drain
 from slurmckpt.capture.inspect.used import UsedFile
 from slurmckpt.capture.preflight import PodScan
@@ -108,6 +108,8 @@ class Cut:
         # Ranks that are held at a boundary stand still already.
         self._frozen_at = quiesced.since
         self._boundary = 0.0
+        self._copy = shm.Copy(tools.shm, directory / shm.ARCHIVE, linkremaps.is_name)
+        self._copying: asyncio.Task[None] | None = None
         self._shm = False
 
     async def take(self) -> Captured:
@@ -119,6 +121,10 @@ class Cut:
             if self._measuring is not None:
                 self._measuring.cancel()
                 await asyncio.wait([self._measuring])
+            if self._copying is not None:
+                await asyncio.wait([self._copying])
+                self._copying.exception()
+                self._copy.close()
         failures = [result for result in results if isinstance(result, BaseException)]
         own = [failure for failure in failures if not isinstance(failure, CutAborted)]
         if failures:
@@ -191,6 +197,7 @@ class Cut:
         if self._choice.script is not None:
             await self._find_stand_ins(self._choice.script)
         self._measuring = asyncio.create_task(self._measure())
+        self._copying = asyncio.create_task(asyncio.to_thread(self._copy.begin))
         if any(launch.is_fed or launch.pipes_inside for launch in self._choice.launches):
             # What is under way flows into pipes that are dumped: it must have arrived before.
             await asyncio.shield(self._measuring)
@@ -207,14 +214,15 @@ class Cut:
             raise Unsettled("a step is just starting or ending")
 
     async def _all_written(self) -> None:
-        assert self._measuring is not None
+        assert self._measuring is not None and self._copying is not None
         await self._measuring
+        await self._copying
         faults.at("capture.written")
         for participant in self.participants:
             await participant.pod.sync()
             if participant.pod.stopping:
                 raise Suspended("the job is being suspended")
-        self._shm = await asyncio.to_thread(shm.save, self._tools.shm, self._directory / shm.ARCHIVE)
+        self._shm = await asyncio.to_thread(self._copy.finish)
 
     async def _measure(self) -> None:
         faults.at("capture.measure")

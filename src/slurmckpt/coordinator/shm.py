@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurmckpt.coordinator import archive as archiving
@@ -45,36 +46,75 @@ def unmount(directory: Path) -> None:
 
 
 def size(directory: Path) -> int:
-    """Bytes that save() would write: sparse files count in full, as their holes are written."""
-    total = 0
+    """Bytes of memory that it takes, and a copy on the disk with it. Holes and second names take nothing."""
+    found: dict[int, int] = {}
     for parent, _, names in os.walk(directory):
         for name in names:
             with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(parent, name)).st_size
-    return total
+                status = os.lstat(os.path.join(parent, name))
+                found[status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
+
+
+class Copy:
+    """Everything in it as an archive (tar), written while the captured ranks stand still.
+
+    Most of it beside CRIU's dump, which changes nothing there but gives names of its own to files: these are added when
+    the dump is written. is_late: whether a name is one of them. Unix sockets and devices are left out. All raise
+    ShmError.
+    """
+
+    def __init__(self, directory: Path, archive: Path, is_late: Callable[[str], bool] = lambda name: False) -> None:
+        self._directory = directory
+        self._archive = archive
+        self._is_late = is_late
+        self._stack = contextlib.ExitStack()
+        self._top = -1
+        self._adding: archiving.Adding | None = None
+
+    def begin(self) -> None:
+        """Write what is there, without late names."""
+        with self._told():
+            self._top = os.open(self._directory, archiving.DIRECTORY)
+            self._stack.callback(os.close, self._top)
+            target = os.open(self._archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._stack.callback(os.close, target)
+            self._adding = archiving.Adding(self._stack.enter_context(archiving.written_to(target)))
+            self._adding.content(self._top, wanted=lambda name: not self._is_late(name))
+
+    def finish(self) -> bool:
+        """Add the late names; False and no archive when there is nothing."""
+        with self._told():
+            assert self._adding is not None
+            empty = not os.listdir(self._top)
+            self._adding.content(self._top, wanted=self._is_late)
+            self._stack.close()
+            if empty:
+                self._archive.unlink()
+        return not empty
+
+    def close(self) -> None:
+        """To be called in any case; what was not finished is worth nothing."""
+        with contextlib.suppress(OSError):
+            self._stack.close()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RecursionError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ShmError(f"/dev/shm of the job cannot be saved: {reason}") from error
 
 
 def save(directory: Path, archive: Path) -> bool:
-    """Write everything in it to `archive` (tar); False and no archive when it is empty. Raises ShmError.
-
-    To be called while the captured ranks stand still. Unix sockets and devices are left out.
-    """
+    """The whole of Copy at once."""
+    copy = Copy(directory, archive)
     try:
-        top = os.open(directory, archiving.DIRECTORY)
-        try:
-            if not os.listdir(top):
-                return False
-            target = os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                with archiving.written_to(target) as tar:
-                    archiving.add_all(tar, top)
-            finally:
-                os.close(target)
-        finally:
-            os.close(top)
-    except (OSError, RecursionError) as error:
-        raise ShmError(f"/dev/shm of the job cannot be saved: {getattr(error, 'strerror', None) or error}") from error
-    return True
+        copy.begin()
+        return copy.finish()
+    finally:
+        copy.close()
 
 
 def fill(directory: Path, archive: Path) -> None:

@@ -246,4 +246,39 @@ def test_size_counts_what_would_be_written(tmp_path: Path) -> None:
     with (tmp_path / "below/sparse").open("wb") as file:
         file.truncate(1 << 30)
     (tmp_path / "link").symlink_to("/etc/passwd")
-    assert shm.size(tmp_path) == 1000 + (1 << 30) + len("/etc/passwd")
+    (tmp_path / "again").hardlink_to(tmp_path / "a")
+    assert shm.size(tmp_path) == sum((tmp_path / name).stat().st_blocks for name in ("a", "below/sparse")) * 512 < 65536
+
+
+def test_what_comes_late_is_added_at_the_end(source: Path, target: Path, tmp_path: Path) -> None:
+    """CRIU's names, which are given while the rest is copied; some are second names of what has been copied."""
+    (source / "a").write_bytes(b"a")
+    with (source / "holes").open("wb") as file:
+        file.truncate(1 << 30)
+        file.seek(1 << 29)
+        file.write(b"data")
+    (source / "late.0").write_bytes(b"there before")
+    copy = shm.Copy(source, tmp_path / "a.tar", lambda name: name.startswith("late."))
+    copy.begin()
+    (source / "late.1").hardlink_to(source / "a")
+    (source / "late.2").write_bytes(b"its own")
+    assert copy.finish() is True
+    copy.close()
+    assert (tmp_path / "a.tar").stat().st_size < 1 << 20
+    shm.fill(target, tmp_path / "a.tar")
+    assert sorted(os.listdir(target)) == ["a", "holes", "late.0", "late.1", "late.2"]
+    assert (target / "late.1").samefile(target / "a")
+    assert (target / "late.2").read_bytes() == b"its own"
+    with (target / "holes").open("rb") as file:
+        file.seek(1 << 29)
+        assert (file.read(5), os.fstat(file.fileno()).st_size) == (b"data\0", 1 << 30)
+    assert (target / "holes").stat().st_blocks < 1000
+
+
+def test_a_copy_that_is_given_up_leaves_no_descriptor_open(source: Path, tmp_path: Path) -> None:
+    (source / "a").write_bytes(b"a")
+    before = os.listdir("/proc/self/fd")
+    copy = shm.Copy(source, tmp_path / "a.tar")
+    copy.begin()
+    copy.close()
+    assert os.listdir("/proc/self/fd") == before
