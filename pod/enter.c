@@ -1,7 +1,8 @@
 /*
- * enter --pid POD_INIT [--keep-ipc] [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] [--restores] -- PROGRAM ARG...: runs a
- * program inside a pod (CRIU, for one) and ends as the program ends. All inherited descriptors are passed on. With --keep-ipc it stays in the
- * caller's IPC namespace. A guarded program holds processes of the pod still: see guard.h.
+ * enter --pid POD_INIT [--keep-ipc] [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] [--restores] [--uid U
+ * --gid G --groups A,B,C [--chdir PATH]] -- PROGRAM ARG...: runs a program inside a pod (CRIU, for one) and ends as the program ends. All
+ * inherited descriptors are passed on. With --keep-ipc it stays in the caller's IPC namespace, with --uid it has that user's rights and no
+ * others. A guarded program holds processes of the pod still: see guard.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "cgroup.h"
+#include "credentials.h"
 #include "end.h"
 #include "guard.h"
 #include "line.h"
@@ -26,7 +28,8 @@
 #include "signals.h"
 
 #define USAGE                                                                                                                              \
-	"enter --pid POD_INIT [--keep-ipc] [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] [--restores] -- PROGRAM ARG..."
+	"enter --pid POD_INIT [--keep-ipc] [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] [--restores] [--uid U --gid G " \
+	"--groups A,B,C [--chdir PATH]] -- PROGRAM ARG..."
 #define INSANE "CRIU was killed and a process of the pod cannot be brought back, so the pod is ended"
 
 struct options {
@@ -38,6 +41,9 @@ struct options {
 	uint64_t uid, gid;
 	struct guard guard;
 	bool restores;		/* the program makes processes, they are not there before */
+	const char *user_id, *group_id, *groups;	/* all of them, or none */
+	struct credentials user;
+	const char *directory;	/* where the program starts, or NULL */
 	char **program;
 };
 
@@ -67,6 +73,10 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 		{"real-id", required_argument, NULL, 'r'},
 		{"guard", required_argument, NULL, 'g'},
 		{"restores", no_argument, NULL, 's'},
+		{"uid", required_argument, NULL, 'U'},
+		{"gid", required_argument, NULL, 'G'},
+		{"groups", required_argument, NULL, 'S'},
+		{"chdir", required_argument, NULL, 'd'},
 		{0},
 	};
 	uint64_t pid = 0;
@@ -89,6 +99,14 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 			return refuse(reason, "--guard %s is not CHANNEL:BEAT, two descriptors above 2", optarg);
 		if (option == 's')
 			options->restores = true;
+		if (option == 'U')
+			options->user_id = optarg;
+		if (option == 'G')
+			options->group_id = optarg;
+		if (option == 'S')
+			options->groups = optarg;
+		if (option == 'd')
+			options->directory = optarg;
 		if (option == '?')
 			return refuse(reason, "usage: " USAGE);
 	}
@@ -96,7 +114,9 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 		return refuse(reason, "usage: " USAGE);
 	options->pid = (pid_t)pid;
 	options->program = argv + optind;
-	return 0;
+	if (!options->user_id)
+		return 0;
+	return credentials_parse(options->user_id, options->group_id, options->groups, &options->user, reason);
 }
 
 /* Opened before any is joined: the mount namespace decides what /proc shows. Joined last for the same reason. */
@@ -131,12 +151,26 @@ static int set_real_id(const struct options *options, struct reason *reason)
 	return 0;
 }
 
+/* Only then is anything of the user's looked at. A directory that is gone is no reason not to run the program. */
+static int become_user(const struct options *options, struct reason *reason)
+{
+	if (setsid() < 0)
+		return refuse(reason, "cannot make a session: %s", strerror(errno));
+	if (credentials_assume(&options->user, reason))
+		return -1;
+	if (chdir(options->directory ? options->directory : "/") && chdir("/"))
+		return refuse(reason, "cannot enter /: %s", strerror(errno));
+	return 0;
+}
+
 _Noreturn static void become_program(const struct options *options, signal_mask mask)
 {
 	struct reason reason;
 	int code = 126;
 
 	if (options->has_real_id && set_real_id(options, &reason))
+		goto out;
+	if (options->user_id && become_user(options, &reason))
 		goto out;
 	signals_set_mask(mask);
 	execvp(options->program[0], options->program);
@@ -200,6 +234,7 @@ int main(int argc, char **argv)
 	ran = true;
 out:
 	free(options.cgroups);
+	credentials_free(&options.user);
 	if (ran)
 		end_like(wait_status);
 	print_format(STDERR_FILENO, "slurmckpt: enter: %s", reason.text);

@@ -64,13 +64,17 @@ class Installation:
 
 @dataclass(frozen=True)
 class Target:
-    """The pod that CRIU enters. pod_init: pid on this node. cgroups: files to join, so that a restore is born there."""
+    """The pod that CRIU enters. pod_init: pid on this node. cgroups: files to join, so that a restore is born there.
+
+    uid, gid, groups: of the job's user.
+    """
 
     enter: Path
     pod_init: int
     uid: int
     gid: int
     cgroups: Sequence[Path] = ()
+    groups: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

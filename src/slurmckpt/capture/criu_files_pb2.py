@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x63riu_files.proto\x12\x0eslurmckpt.criu\",\n\x0ereg_file_entry\x12\x0c\n\x04name\x18\x06 \x02(\x0c\x12\x0c\n\x04size\x18\x08 \x01(\x04\"q\n\rtimerfd_entry\x12\x0f\n\x07\x63lockid\x18\x04 \x02(\r\x12\x15\n\rsettime_flags\x18\x06 \x02(\r\x12\x0c\n\x04vsec\x18\x07 \x02(\x04\x12\r\n\x05vnsec\x18\x08 \x02(\x04\x12\x0c\n\x04isec\x18\t \x02(\x04\x12\r\n\x05insec\x18\n \x02(\x04\"e\n\nfile_entry\x12+\n\x03reg\x18\x03 \x01(\x0b\x32\x1e.slurmckpt.criu.reg_file_entry\x12*\n\x03tfd\x18\x0c \x01(\x0b\x32\x1d.slurmckpt.criu.timerfd_entry')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x63riu_files.proto\x12\x0eslurmckpt.criu\",\n\x0ereg_file_entry\x12\x0c\n\x04name\x18\x06 \x02(\x0c\x12\x0c\n\x04size\x18\x08 \x01(\x04\"q\n\rtimerfd_entry\x12\x0f\n\x07\x63lockid\x18\x04 \x02(\r\x12\x15\n\rsettime_flags\x18\x06 \x02(\r\x12\x0c\n\x04vsec\x18\x07 \x02(\x04\x12\r\n\x05vnsec\x18\x08 \x02(\x04\x12\x0c\n\x04isec\x18\t \x02(\x04\x12\r\n\x05insec\x18\n \x02(\x04\" \n\x10\x66ile_perms_entry\x12\x0c\n\x04mode\x18\x01 \x02(\r\"J\n\rsk_opts_entry\x12\x11\n\tso_sndbuf\x18\x01 \x02(\r\x12\x11\n\tso_rcvbuf\x18\x02 \x02(\r\x12\x13\n\x0bso_passcred\x18\x0b \x01(\x08\"\xfb\x01\n\runix_sk_entry\x12\x0b\n\x03ino\x18\x02 \x02(\r\x12\x0c\n\x04type\x18\x03 \x02(\r\x12\r\n\x05state\x18\x04 \x02(\r\x12\r\n\x05\x66lags\x18\x05 \x02(\r\x12\x0f\n\x07\x62\x61\x63klog\x18\x07 \x02(\r\x12\x0c\n\x04peer\x18\x08 \x02(\r\x12+\n\x04opts\x18\n \x02(\x0b\x32\x1d.slurmckpt.criu.sk_opts_entry\x12\x0c\n\x04name\x18\x0b \x02(\x0c\x12\x34\n\nfile_perms\x18\r \x01(\x0b\x32 .slurmckpt.criu.file_perms_entry\x12\x10\n\x08name_dir\x18\x0e \x01(\x0c\x12\x0f\n\x07\x64\x65leted\x18\x0f \x01(\x08\"\x91\x01\n\nfile_entry\x12+\n\x03reg\x18\x03 \x01(\x0b\x32\x1e.slurmckpt.criu.reg_file_entry\x12*\n\x03tfd\x18\x0c \x01(\x0b\x32\x1d.slurmckpt.criu.timerfd_entry\x12*\n\x03usk\x18\x10 \x01(\x0b\x32\x1d.slurmckpt.criu.unix_sk_entry')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,6 +35,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REG_FILE_ENTRY']._serialized_end=80
   _globals['_TIMERFD_ENTRY']._serialized_start=82
   _globals['_TIMERFD_ENTRY']._serialized_end=195
-  _globals['_FILE_ENTRY']._serialized_start=197
-  _globals['_FILE_ENTRY']._serialized_end=298
+  _globals['_FILE_PERMS_ENTRY']._serialized_start=197
+  _globals['_FILE_PERMS_ENTRY']._serialized_end=229
+  _globals['_SK_OPTS_ENTRY']._serialized_start=231
+  _globals['_SK_OPTS_ENTRY']._serialized_end=305
+  _globals['_UNIX_SK_ENTRY']._serialized_start=308
+  _globals['_UNIX_SK_ENTRY']._serialized_end=559
+  _globals['_FILE_ENTRY']._serialized_start=562
+  _globals['_FILE_ENTRY']._serialized_end=707
 # @@protoc_insertion_point(module_scope)

@@ -73,18 +73,24 @@ def rewrite(directory: Path, change: Callable[[images.file_entry], bool]) -> int
     Gives how many were changed. Raises OSError or ImageError; the image is unchanged then.
     """
     path = directory / "files.img"
-    entries, found = [_HEADER.pack(*_MAGICS)], 0
+    parts, found = [_HEADER.pack(*_MAGICS)], 0
     for entry, raw in _entries(path):
         message = raw
         if change(entry):
             message = entry.SerializeToString()
             found += 1
-        entries += [_SIZE.pack(len(message)), message]
+        parts += [_SIZE.pack(len(message)), message]
     if found:
         changed = path.with_suffix(".new")
-        changed.write_bytes(b"".join(entries))
+        changed.write_bytes(b"".join(parts))
         changed.replace(path)
     return found
+
+
+def entries(directory: Path) -> Iterator[images.file_entry]:
+    """All entries of the image in `directory`. Raises OSError or ImageError."""
+    for entry, _ in _entries(directory / "files.img"):
+        yield entry
 
 
 def _entries(path: Path) -> Iterator[tuple[images.file_entry, bytes]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurmckpt.capture import attributes, criu, fileimages, socketdirs, sysvipc, timerfds
+from slurmckpt.capture import attributes, criu, fileimages, listeners, socketdirs, sysvipc, timerfds
 
 
 async def restore(
@@ -32,6 +32,8 @@ async def restore(
         await hooks.connected()
 
     try:
-        await criu.restore(installation, target, images, replace(hooks, connected=connected))
+        async with listeners.made(target, images) as own:
+            inherit = {**hooks.inherit, **own}
+            await criu.restore(installation, target, images, replace(hooks, inherit=inherit, connected=connected))
     finally:
         await asyncio.to_thread(directories.close)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt import faults
-from slurmckpt.capture import attributes, criu, linkremaps, socketdirs, sysvipc, timerfds
+from slurmckpt.capture import attributes, criu, linkremaps, listeners, socketdirs, sysvipc, timerfds, unixnames
 from slurmckpt.capture.drain import DrainResult, drain
 from slurmckpt.capture.inspect.used import UsedFile
 from slurmckpt.capture.preflight import PodScan
@@ -130,6 +130,11 @@ class Cut:
         if failures:
             raise (own or failures)[0]
         await self._linking.finish()
+        try:
+            for each in self.participants:
+                await asyncio.to_thread(listeners.check, each.images, each.pod.init_pid, each.pod.uid)
+        except unixnames.Waiting as error:
+            raise Unsettled(str(error)) from error
         self._saved = await asyncio.to_thread(
             saved.save, self._choice.script, self._waiting, self._input, self._directory / "batch"
         )

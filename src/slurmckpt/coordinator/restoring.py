@@ -160,7 +160,7 @@ async def restore(
         await pod.adopt(image.leader_pid, alive)
         faults.at("restore.adopted")
 
-    target = criu.Target(restorer.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups)
+    target = criu.Target(restorer.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups, pod.groups)
     hooks = criu.RestoreHooks(restored, inherit, connected, _names(image))
     faults.at("restore.criu")
     try:

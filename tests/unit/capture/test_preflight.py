@@ -619,17 +619,22 @@ def test_a_leader_that_ends_during_the_look(make_pod: MakePod) -> None:
     assert found is None or found.refusals == []
 
 
-def test_a_socket_in_a_directory_that_its_user_may_change_is_refused(make_pod: MakePod, tmp_path: Path) -> None:
+def test_a_datagram_socket_in_a_directory_that_its_user_may_change_is_refused(
+    make_pod: MakePod, tmp_path: Path
+) -> None:
     own = tmp_path / "mine"
     own.mkdir()
     os.chown(own, 1000, 1000)
     shared = Path(f"/tmp/slurmckpt-{os.getpid()}.sock")
-    bind = "s = socket.socket(socket.AF_UNIX)\ns.bind({!r})\ns.listen()\nready()"
+    bind = "s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\ns.bind({!r})\nready()"
+    listen = "s = socket.socket(socket.AF_UNIX)\ns.bind({!r})\ns.listen()\nready()"
     try:
-        assert f"has a unix socket at {own}/s, in a directory that its user may change" in one_refusal(
+        assert f"has a unix datagram socket at {own}/s, in a directory that its user may change" in one_refusal(
             make_pod(bind.format(str(own / "s")))
         )
         # /tmp itself: nobody can replace there what root makes.
         assert look(make_pod(bind.format(str(shared)))).refusals == []
+        # The user makes it anew at a restore.
+        assert look(make_pod(listen.format(str(own / "t")))).refusals == []
     finally:
         shared.unlink(missing_ok=True)

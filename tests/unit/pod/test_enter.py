@@ -25,7 +25,7 @@ pytestmark = pytest.mark.root
 ENTER = POD / "enter"
 USAGE = (
     "usage: enter --pid POD_INIT [--keep-ipc] [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT]"
-    " [--restores] -- PROGRAM ARG..."
+    " [--restores] [--uid U --gid G --groups A,B,C [--chdir PATH]] -- PROGRAM ARG..."
 )
 
 
@@ -82,6 +82,20 @@ def test_real_id(pod: Pod) -> None:
     assert int(fields["CapEff"], 16) == int(status_field(os.getpid(), "CapBnd"), 16), "root's rights are still there"
 
 
+def test_a_user_has_no_other_rights(pod: Pod, scratch: Path) -> None:
+    words = ["--uid", "4321", "--gid", "4322", "--groups", "4322,4323", "--chdir", str(scratch)]
+    result = enter(pod, *words, "--", "/bin/sh", "-c", "pwd; cat /proc/self/status")
+    directory, _, status = result.stdout.partition("\n")
+    assert directory == str(scratch)
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert fields["Uid"].split() == ["4321"] * 4 and fields["Gid"].split() == ["4322"] * 4
+    assert fields["Groups"].split() == ["4322", "4323"]
+    assert {fields[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {"0" * 16}
+    # A directory that is not there, or not the user's, is no reason not to run.
+    words[-1] = "/no/such"
+    assert enter(pod, *words, "--", "/bin/pwd").stdout == "/\n"
+
+
 def test_terminate_goes_to_the_program(pod: Pod) -> None:
     script = "trap 'exit 12' TERM; echo up; while :; do sleep 0.01; done"
     with subprocess.Popen(
@@ -136,6 +150,8 @@ def test_cgroup(pod: Pod) -> None:
         (["--real-id", "1:-1", "--", "true"], 125, "--real-id 1:-1 is not UID:GID"),
         (["--guard", "3", "--", "true"], 125, "--guard 3 is not CHANNEL:BEAT, two descriptors above 2"),
         (["--guard", "1:4", "--", "true"], 125, "--guard 1:4 is not CHANNEL:BEAT, two descriptors above 2"),
+        (["--uid", "1", "--gid", "x", "--groups", "", "--", "true"], 125, "gid=x is not a group id"),
+        (["--uid", "1", "--gid", "1", "--", "true"], 125, "groups= is missing"),
         ([], 125, USAGE),
         (["--what"], 125, USAGE),
     ],

@@ -60,7 +60,7 @@ def exposed_names(init_pid: int, network: Network) -> tuple[dict[int, str], list
         if directory not in safe:
             mine = socketdirs.find(init_pid, directory, network.mine[inode].process.uid)
             own += [mine] if mine is not None else []
-            safe[directory] = mine is not None or _only_root_changes(init_pid, directory)
+            safe[directory] = mine is not None or only_root_changes(init_pid, directory)
         if not safe[directory]:
             found[inode] = one.name
     return found, own
@@ -98,7 +98,7 @@ def holders_on_node(wanted: set[str], without: Container[int]) -> dict[str, int]
     return found
 
 
-def _only_root_changes(init_pid: int, directory: str) -> bool:
+def only_root_changes(init_pid: int, directory: str) -> bool:
     """Whether no directory of this path, as the pod sees it, can be replaced or emptied by anybody but root."""
     if not directory.startswith("/"):
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 from slurmckpt.capture.inspect.inspection import Inspection
@@ -23,10 +24,11 @@ _SERVICES = (
 
 
 def judge(seen: Inspection) -> Iterator[Reason]:
-    """Connections to outside, then sockets bound where their user may put a link in their place.
+    """Connections to outside, then datagram sockets bound where their user may put a link in their place.
 
     At a restore CRIU makes a socket anew at its path and changes its owner there, by name. In a directory that the
-    user may change, a link could stand in the place of either by then.
+    user may change, a link could stand in the place of either by then. What listens there is made anew by the user
+    (unixnames.py), but the messages that wait in a datagram socket only CRIU can put back.
     """
     sockets = seen.descriptors.sockets
     for peer in seen.outer_peers if seen.complete else ():
@@ -38,9 +40,11 @@ def judge(seen: Inspection) -> Iterator[Reason]:
             _way_out(peer),
         )
     for inode, name in seen.exposed_names.items():
+        if seen.network.unix[inode].type != socket.SOCK_DGRAM:
+            continue
         yield Reason(
             sockets[inode].process,
-            f"has a unix socket at {shown(name)}, in a directory that its user may change",
+            f"has a unix datagram socket at {shown(name)}, in a directory that its user may change",
             "bind it in /tmp or /dev/shm itself, or in a directory right below them, or use an abstract name",
         )
 

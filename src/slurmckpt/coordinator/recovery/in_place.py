@@ -329,7 +329,7 @@ class InPlace:
             await together.arrive()
             await pod.adopt_again(image.leader_pid, {one.index: one.pid for one in image.tasks if not one.exited})
 
-        target = criu.Target(incarnation.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups)
+        target = criu.Target(incarnation.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups, pod.groups)
         hooks = criu.RestoreHooks(restored, inherit, connected)
         images = plan.directory / image.directory / "images"
         try:
