@@ -1,8 +1,9 @@
 /*
  * enter --pid POD_INIT [--keep-ipc] [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] [--restores] [--uid U
- * --gid G --groups A,B,C [--chdir PATH]] -- PROGRAM ARG...: runs a program inside a pod (CRIU, for one) and ends as the program ends. All
- * inherited descriptors are passed on. With --keep-ipc it stays in the caller's IPC namespace, with --uid it has that user's rights and no
- * others. A guarded program holds processes of the pod still: see guard.h.
+ * --gid G --groups A,B,C [--chdir PATH] [--environment FD]] [--whole] -- PROGRAM ARG...: runs a program inside a pod (CRIU, for one) and ends
+ * as the program ends. All inherited descriptors are passed on. With --keep-ipc it stays in the caller's IPC namespace, with --uid it has that
+ * user's rights and no others, with --whole nothing that it has started outlives it. A guarded program holds processes of the pod still: see
+ * guard.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +20,7 @@
 #include "cgroup.h"
 #include "credentials.h"
 #include "end.h"
+#include "environment.h"
 #include "guard.h"
 #include "line.h"
 #include "namespaces.h"
@@ -26,10 +28,11 @@
 #include "reason.h"
 #include "sane.h"
 #include "signals.h"
+#include "whole.h"
 
 #define USAGE                                                                                                                              \
 	"enter --pid POD_INIT [--keep-ipc] [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT] [--restores] [--uid U --gid G " \
-	"--groups A,B,C [--chdir PATH]] -- PROGRAM ARG..."
+	"--groups A,B,C [--chdir PATH] [--environment FD]] [--whole] -- PROGRAM ARG..."
 #define INSANE "CRIU was killed and a process of the pod cannot be brought back, so the pod is ended"
 
 struct options {
@@ -44,6 +47,8 @@ struct options {
 	const char *user_id, *group_id, *groups;	/* all of them, or none */
 	struct credentials user;
 	const char *directory;	/* where the program starts, or NULL */
+	int environment;	/* where its environment is, or -1: that of enter */
+	bool whole;
 	char **program;
 };
 
@@ -77,9 +82,11 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 		{"gid", required_argument, NULL, 'G'},
 		{"groups", required_argument, NULL, 'S'},
 		{"chdir", required_argument, NULL, 'd'},
+		{"environment", required_argument, NULL, 'e'},
+		{"whole", no_argument, NULL, 'w'},
 		{0},
 	};
-	uint64_t pid = 0;
+	uint64_t pid = 0, environment = 0;
 	int option;
 
 	opterr = 0;
@@ -107,12 +114,17 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 			options->groups = optarg;
 		if (option == 'd')
 			options->directory = optarg;
+		if (option == 'e' && (!parse_number(optarg, 10, INT_MAX, &environment) || environment < 3))
+			return refuse(reason, "--environment %s is not a descriptor above 2", optarg);
+		if (option == 'w')
+			options->whole = true;
 		if (option == '?')
 			return refuse(reason, "usage: " USAGE);
 	}
 	if (pid == 0 || optind == argc)
 		return refuse(reason, "usage: " USAGE);
 	options->pid = (pid_t)pid;
+	options->environment = environment ? (int)environment : -1;
 	options->program = argv + optind;
 	if (!options->user_id)
 		return 0;
@@ -160,7 +172,10 @@ static int become_user(const struct options *options, struct reason *reason)
 		return -1;
 	if (chdir(options->directory ? options->directory : "/") && chdir("/"))
 		return refuse(reason, "cannot enter /: %s", strerror(errno));
-	return 0;
+	if (options->environment < 0)
+		return 0;
+	fcntl(options->environment, F_SETFD, FD_CLOEXEC);
+	return environment_adopt(options->environment, reason);
 }
 
 _Noreturn static void become_program(const struct options *options, signal_mask mask)
@@ -180,6 +195,20 @@ _Noreturn static void become_program(const struct options *options, signal_mask 
 out:
 	print_format(STDERR_FILENO, "slurmckpt: enter: %s", reason.text);
 	_exit(code);
+}
+
+/* Stands between enter and the program, inside the pod, as root. */
+_Noreturn static void become_supervisor(const struct options *options, signal_mask mask)
+{
+	pid_t program = whole_begin() ? fork() : -1;
+
+	if (program == 0)
+		become_program(options, mask);
+	if (program < 0) {
+		print_format(STDERR_FILENO, "slurmckpt: enter: cannot fork: %s", strerror(errno));
+		_exit(125);
+	}
+	end_like(whole_wait(program));
 }
 
 /*
@@ -202,7 +231,7 @@ static void look_after(pid_t pod_init)
 int main(int argc, char **argv)
 {
 	signal_mask mask = signals_set_mask(SIGNALS_ALL);
-	struct options options = {.guard = GUARD_NONE};
+	struct options options = {.guard = GUARD_NONE, .environment = -1};
 	struct reason reason;
 	int wait_status = 0;
 	bool ran = false;
@@ -225,6 +254,8 @@ int main(int argc, char **argv)
 		refuse(&reason, "cannot fork: %s", strerror(errno));
 		goto out;
 	}
+	if (child == 0 && options.whole)
+		become_supervisor(&options, mask);
 	if (child == 0)
 		become_program(&options, mask);
 	options.guard.pod_init = options.restores ? options.pid : -1;

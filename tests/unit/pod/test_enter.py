@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,7 +26,8 @@ pytestmark = pytest.mark.root
 ENTER = POD / "enter"
 USAGE = (
     "usage: enter --pid POD_INIT [--keep-ipc] [--cgroup FILE]... [--real-id UID:GID] [--guard CHANNEL:BEAT]"
-    " [--restores] [--uid U --gid G --groups A,B,C [--chdir PATH]] -- PROGRAM ARG..."
+    " [--restores] [--uid U --gid G --groups A,B,C [--chdir PATH] [--environment FD]] [--whole]"
+    " -- PROGRAM ARG..."
 )
 
 
@@ -96,6 +98,58 @@ def test_a_user_has_no_other_rights(pod: Pod, scratch: Path) -> None:
     assert enter(pod, *words, "--", "/bin/pwd").stdout == "/\n"
 
 
+USER = ["--uid", "4321", "--gid", "4322", "--groups", ""]
+
+
+def test_an_environment_from_a_file(pod: Pod) -> None:
+    file = os.memfd_create("environment")
+    os.write(file, b"PATH=/bin:/usr/bin\0A=b c\0odd\0")
+    words = ["--pid", str(pod.pid), *USER, "--environment", str(file), "--", "env"]
+    result = subprocess.run([ENTER, *words], pass_fds=[file], env={"LD_X": "y"}, capture_output=True, check=False)
+    assert sorted(result.stdout.splitlines()) == [b"A=b c", b"PATH=/bin:/usr/bin", b"odd"]
+
+
+ESCAPES = "(setsid sh -c 'setsid sleep 1234 & sleep 1234' >/dev/null 2>&1 &) ; (setsid sleep 1234 &) >/dev/null 2>&1; "
+
+
+@pytest.mark.parametrize("end", ["by itself", "SIGTERM"])
+def test_nothing_is_left_of_a_whole_program(pod: Pod, end: str) -> None:
+    def left() -> list[int]:
+        return [pid for pid in inside(pod) if b"sleep\x001234" in cmdline(pid)]
+
+    words = [ENTER, "--pid", str(pod.pid), *USER, "--whole", "--", "/bin/sh", "-c"]
+    with subprocess.Popen(
+        [*words, ESCAPES + ("read x; exit 3" if end == "by itself" else "sleep 1234")], stdin=-1
+    ) as run:
+        wait_until(lambda: len(left()) >= 3, "they run")
+        assert run.stdin is not None
+        if end == "by itself":
+            run.stdin.close()
+            assert run.wait(10) == 3
+        else:
+            run.terminate()
+            assert run.wait(10) == -signal.SIGTERM
+    assert left() == []
+
+
+def inside(pod: Pod) -> list[int]:
+    """The processes of the pod's PID namespace, as seen here."""
+    home = os.readlink(f"/proc/{pod.pid}/ns/pid")
+    found = []
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdigit() and os.readlink(f"/proc/{name}/ns/pid") == home:
+                found.append(int(name))
+    return found
+
+
+def cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def test_terminate_goes_to_the_program(pod: Pod) -> None:
     script = "trap 'exit 12' TERM; echo up; while :; do sleep 0.01; done"
     with subprocess.Popen(
@@ -152,6 +206,7 @@ def test_cgroup(pod: Pod) -> None:
         (["--guard", "1:4", "--", "true"], 125, "--guard 1:4 is not CHANNEL:BEAT, two descriptors above 2"),
         (["--uid", "1", "--gid", "x", "--groups", "", "--", "true"], 125, "gid=x is not a group id"),
         (["--uid", "1", "--gid", "1", "--", "true"], 125, "groups= is missing"),
+        (["--environment", "2", "--", "true"], 125, "--environment 2 is not a descriptor above 2"),
         ([], 125, USAGE),
         (["--what"], 125, USAGE),
     ],
