@@ -41,6 +41,17 @@ static struct {
 			     "do not restore an earlier checkpoint: start the job from its beginning", 0,
 			     OPTION_FRESH, callback },
 			   NULL, NULL },
+	[OPTION_PRE] = { { "checkpoint-pre", "CMD",
+			   "run CMD in the job, by sh, before each checkpoint; when it fails, there is none", 1,
+			   OPTION_PRE, callback },
+			 valid_command, ACCEPTED_COMMAND },
+	[OPTION_POST] = { { "checkpoint-post", "CMD", "run CMD in the job, by sh, after each checkpoint", 1,
+			    OPTION_POST, callback },
+			  valid_command, ACCEPTED_COMMAND },
+	[OPTION_RESTORED] = { { "checkpoint-restored", "C",
+				"run C in the job, by sh, when it has been restored and runs again", 1,
+				OPTION_RESTORED, callback },
+			      valid_command, ACCEPTED_COMMAND },
 };
 
 /* A SPANK option callback is given no handle to hang this on. One process serves one job or one step. */

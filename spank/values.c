@@ -7,7 +7,7 @@
 
 #include "duration.h"
 
-enum { MAX_KEEP = 1000, MAX_MODEL = 255 };
+enum { MAX_KEEP = 1000, MAX_MODEL = 255, MAX_COMMAND = 1000 };
 
 bool interval_parse(const char *text, struct interval *interval)
 {
@@ -36,19 +36,28 @@ bool valid_interval(const char *text)
 	return interval_parse(text, &interval);
 }
 
-bool valid_dir(const char *text)
+/* The length of a text without control characters, or SIZE_MAX. */
+static size_t plain_length(const char *text)
 {
 	size_t length = 0;
 
-	if (text[0] != '/')
-		return false;
 	for (; text[length] != '\0'; length++) {
 		unsigned char c = (unsigned char)text[length];
 
 		if (c < 0x20 || c == 0x7f)
-			return false;
+			return SIZE_MAX;
 	}
-	return length < PATH_MAX;
+	return length;
+}
+
+bool valid_dir(const char *text)
+{
+	return text[0] == '/' && plain_length(text) < PATH_MAX;
+}
+
+bool valid_command(const char *text)
+{
+	return text[strspn(text, " ")] != '\0' && plain_length(text) <= MAX_COMMAND;
 }
 
 bool valid_keep(const char *text)

@@ -24,6 +24,7 @@ bool valid_dir(const char *text);     /* absolute, no control character, shorter
 bool valid_keep(const char *text);    /* 1 to 1000 */
 bool valid_recover(const char *text); /* comma list of the events below */
 bool valid_model(const char *text);   /* 1 to 255 printable ASCII characters, no blank */
+bool valid_command(const char *text); /* 1 to 1000 bytes, no control character, not blanks alone */
 
 #define ACCEPTED_INTERVAL                                                                                              \
 	"90s, 10m, 1h30m, 2d, any form of --time (M, M:S, H:M:S, D-H, D-H:M, D-H:M:S) from 1 second to 3650 days, "    \
@@ -32,5 +33,6 @@ bool valid_model(const char *text);   /* 1 to 255 printable ASCII characters, no
 #define ACCEPTED_KEEP "a whole number from 1 to 1000"
 #define ACCEPTED_RECOVER "a comma list of nodefail, preempt, crash, hang, timelimit"
 #define ACCEPTED_MODEL "1 to 255 printable ASCII characters without blanks"
+#define ACCEPTED_COMMAND "a command of 1 to 1000 bytes without control characters"
 
 #endif

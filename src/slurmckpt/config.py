@@ -20,6 +20,7 @@ from slurmckpt.filerules import (
     check_directory,
     check_pattern,
 )
+from slurmckpt.hookcommands import parse_command
 from slurmckpt.tables import Table
 from slurmckpt.units import DAY, OFF, Interval
 
@@ -146,6 +147,16 @@ class Recover:
 
 
 @dataclass(frozen=True)
+class Hooks:
+    """Shell commands that every job runs in its pod, as its user; empty: none. timeout: seconds that each may take."""
+
+    pre_checkpoint: str = ""
+    post_checkpoint: str = ""
+    post_restore: str = ""
+    timeout: float = 30.0
+
+
+@dataclass(frozen=True)
 class Requeue:
     """What the requeue hook does to a job."""
 
@@ -190,6 +201,7 @@ class Settings:
     gate: Gate = Gate()
     restore: Restore = Restore()
     recover: Recover = field(default_factory=Recover)
+    hooks: Hooks = Hooks()
     requeue: Requeue = Requeue()
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
     log: Log = Log()
@@ -227,6 +239,7 @@ def _settings(top: Table) -> Settings:
         gate=_gate(top.section("gate")),
         restore=_restore(top.section("restore")),
         recover=_recover(top.section("recover")),
+        hooks=_hooks(top.section("hooks")),
         requeue=_requeue(top.section("requeue")),
         fingerprint=_fingerprint(top.section("fingerprint")),
         log=_log(top.section("log")),
@@ -347,6 +360,17 @@ def _recover(table: Table) -> Recover:
         hang_after=table.seconds("hang_after", default.hang_after, 10, 30 * DAY),
         margin=table.seconds("margin", default.margin, 1, DAY),
         look_every=table.seconds("look_every", default.look_every, 1, DAY),
+    )
+    table.done()
+    return section
+
+
+def _hooks(table: Table) -> Hooks:
+    section = Hooks(
+        pre_checkpoint=table.parsed("pre_checkpoint", parse_command),
+        post_checkpoint=table.parsed("post_checkpoint", parse_command),
+        post_restore=table.parsed("post_restore", parse_command),
+        timeout=table.seconds("timeout", Hooks().timeout, 1, DAY),
     )
     table.done()
     return section

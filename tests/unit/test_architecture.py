@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "slurmckpt"
 
-BASE = {"errors", "units", "identity", "filerules", "config", "logs", "faults"}
+BASE = {"errors", "units", "identity", "filerules", "hookcommands", "config", "logs", "faults"}
 PARTS = {"capture", "store", "fingerprint", "slurm"}
 
 # Part of the package -> the parts that it may import. A part may always import itself.
@@ -22,7 +22,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "identity": {"errors"},
     "tables": {"errors", "units"},
     "filerules": set(),
-    "config": {"errors", "units", "tables", "filerules"},
+    "hookcommands": set(),
+    "config": {"errors", "units", "tables", "filerules", "hookcommands"},
     "logs": {"errors"},
     "faults": {"errors"},
     # None of these knows another: capture no Slurm and no store, store no CRIU, fingerprint neither.

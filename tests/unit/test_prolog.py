@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "SPANK__SLURM_SPANK_OPTION_slurmckpt_checkpoint_"
-OPTIONS = ["interval", "dir", "keep", "recover", "model", "fresh"]
+OPTIONS = ["interval", "dir", "keep", "recover", "model", "fresh", "pre", "post", "restored"]
 SHELLS = [["dash"], ["bash", "--posix"]]
 HOOKS = {"prolog": "prolog", "epilog": "epilog", "epilog-slurmctld": "requeue"}
 

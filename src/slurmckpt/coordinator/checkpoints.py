@@ -147,7 +147,10 @@ class Checkpointer:
         incarnation = self._incarnation
         await lease.check(incarnation.store, incarnation.files, incarnation.epoch)
         seq = max(await incarnation.files.run(incarnation.store.next_seq), incarnation.disowned + 1)
-        captured = await self._capture(seq)
+        began = time.monotonic()
+        captured = await incarnation.commands.around(self._steps.values(), seq, lambda: self._capture(seq))
+        # With the commands before and after it.
+        captured_in = time.monotonic() - began
         self._cost = captured.freeze_seconds
         if captured.without_script:
             await self._say_once(
@@ -178,7 +181,7 @@ class Checkpointer:
         await self._skips.over()
         await self._note_feature()
         self.newest = manifest
-        self.seconds.append(captured.capture_seconds + committed)
+        self.seconds.append(max(captured.capture_seconds, captured_in) + committed)
         for told in self.committed:
             await told(manifest)
         return manifest

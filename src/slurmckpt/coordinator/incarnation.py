@@ -9,10 +9,12 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from slurmckpt.config import Settings
 from slurmckpt.coordinator import fence, gpu_answer, node, rules, staging
+from slurmckpt.coordinator.commands import Commands
 from slurmckpt.coordinator.gpus import Gpus
 from slurmckpt.coordinator.journal import Journal
 from slurmckpt.coordinator.plan import Plan, Planner
@@ -66,6 +68,11 @@ class Incarnation:
     def enter(self) -> Path:
         """The program that enters a pod."""
         return self.settings.paths.libexec / "enter"
+
+    @cached_property
+    def commands(self) -> Commands:
+        """The hook commands of site and job."""
+        return Commands(self.enter, self.settings.hooks, self.spec.options, self.journal)
 
     async def advance(self) -> None:
         """Take the next older checkpoint as the plan; without one, the job cold-starts with the reason."""

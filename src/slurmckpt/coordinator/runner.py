@@ -326,6 +326,7 @@ class StepRunner:
         if stand is None or step.name == "batch":
             # A script waits for its steps, so its time is that of all.
             await incarnation.journal.restored(plan.manifest, seconds, incarnation.planner.refused)
+            incarnation.commands.restored(self._steps.values(), plan.manifest.seq)
         for note in notes:
             await incarnation.journal.event(f"step {step.name}: {note}")
         return ""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from slurmckpt.config import RECOVER_EVENTS, Settings
 from slurmckpt.errors import SlurmckptError
+from slurmckpt.hookcommands import ACCEPTED_COMMAND, is_command
 from slurmckpt.identity import JobIdentity
 from slurmckpt.units import Interval, parse_interval
 
@@ -23,6 +24,7 @@ _MAX_KEEP = 1000
 _KEEP = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
 _MODEL = re.compile(r"[!-~]{1,255}", re.ASCII)
 _MAX_PATH = 4095
+_COMMANDS = ("pre", "post", "restored")
 
 
 class SpecError(SlurmckptError):
@@ -42,6 +44,9 @@ class Options:
     recover: frozenset[str] | None = None
     model: str | None = None
     fresh: bool = False
+    pre: str | None = None
+    post: str | None = None
+    restored: str | None = None
 
     def given(self) -> bool:
         """Whether the user gave any of them."""
@@ -130,6 +135,9 @@ def save(spec: JobSpec, path: Path) -> None:
             "recover": sorted(options.recover) if options.recover is not None else None,
             "model": options.model,
             "fresh": options.fresh,
+            "pre": options.pre,
+            "post": options.post,
+            "restored": options.restored,
         },
     }
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -156,6 +164,9 @@ def load(path: Path) -> JobSpec:
                 recover=frozenset(options["recover"]) if options["recover"] is not None else None,
                 model=options["model"],
                 fresh=options["fresh"],
+                pre=options["pre"],
+                post=options["post"],
+                restored=options["restored"],
             ),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -187,6 +198,9 @@ def _options(environment: Mapping[str, str]) -> Options:
         raise SpecError(f"--checkpoint-recover={str(recover)[:80]!r}: a list of {accepted} is needed")
     if model is not None and not _MODEL.fullmatch(model):
         raise SpecError(f"--checkpoint-model={model[:80]!r}: 1 to 255 printable characters without spaces are needed")
+    for name in _COMMANDS:
+        if name in given and not is_command(given[name]):
+            raise SpecError(f"--checkpoint-{name}={given[name][:80]!r}: {ACCEPTED_COMMAND} is needed")
     return Options(
         interval=parse_interval(interval) if interval is not None else None,
         directory=Path(directory) if directory is not None else None,
@@ -194,6 +208,9 @@ def _options(environment: Mapping[str, str]) -> Options:
         recover=words,
         model=model,
         fresh="fresh" in given,
+        pre=given.get("pre"),
+        post=given.get("post"),
+        restored=given.get("restored"),
     )
 
 

@@ -11,11 +11,13 @@ from typing import Any, cast
 import pytest
 
 from slurmckpt.capture import criu
-from slurmckpt.config import Settings, Store
+from slurmckpt.config import Hooks, Settings, Store
 from slurmckpt.coordinator import checkpoints, group, node, schedule
 from slurmckpt.coordinator.checkpoints import Checkpointer
 from slurmckpt.coordinator.choice import Skipped, Unsettled
+from slurmckpt.coordinator.commands import Commands
 from slurmckpt.coordinator.incarnation import Incarnation
+from slurmckpt.coordinator.journal import Journal
 from slurmckpt.coordinator.notices import Notices
 from slurmckpt.coordinator.spec import JobSpec, Options
 from slurmckpt.coordinator.step import Step, StepNumbers
@@ -86,6 +88,7 @@ class Stage:
             plan=None,
             disowned=0,
             superseded="",
+            commands=Commands(Path("/enter"), Hooks(), options, cast(Journal, self.journal)),
         )
         monkeypatch.setattr(lease, "check", self._check)
         monkeypatch.setattr(group, "capture", self._capture)

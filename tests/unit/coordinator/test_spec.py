@@ -69,6 +69,9 @@ def test_every_option() -> None:
             "keep": "1000",
             "recover": "nodefail,crash",
             "model": "llama-3/7b",
+            "pre": "sync; echo 'é'",
+            "post": "true",
+            "restored": "hostname >where",
             "fresh": "(null)",
         }
     ).options
@@ -78,6 +81,9 @@ def test_every_option() -> None:
         keep=1000,
         recover=frozenset({"nodefail", "crash"}),
         model="llama-3/7b",
+        pre="sync; echo 'é'",
+        post="true",
+        restored="hostname >where",
         fresh=True,
     )
 
@@ -108,6 +114,9 @@ def test_a_flag_has_no_value(value: str) -> None:
         ({"model": ""}, "--checkpoint-model='': 1 to 255 printable characters"),
         ({"model": "a b"}, "--checkpoint-model='a b'"),
         ({"model": "x" * 256}, "--checkpoint-model='xxx"),
+        ({"pre": "  "}, "--checkpoint-pre='  ': a command of 1 to 1000 bytes without control characters is needed"),
+        ({"post": "x" * 1001}, "--checkpoint-post='xxx"),
+        ({"restored": "a\nb"}, "--checkpoint-restored='a\\nb'"),
         ({"model": "modèle"}, "--checkpoint-model='modèle'"),
     ],
 )

@@ -117,7 +117,7 @@ def test_nothing_is_left_of_a_whole_program(pod: Pod, end: str) -> None:
     def left() -> list[int]:
         return [pid for pid in inside(pod) if b"sleep\x001234" in cmdline(pid)]
 
-    words = [ENTER, "--pid", str(pod.pid), *USER, "--whole", "--", "/bin/sh", "-c"]
+    words = [str(ENTER), "--pid", str(pod.pid), *USER, "--whole", "--", "/bin/sh", "-c"]
     with subprocess.Popen(
         [*words, ESCAPES + ("read x; exit 3" if end == "by itself" else "sleep 1234")], stdin=-1
     ) as run:

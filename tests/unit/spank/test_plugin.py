@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 JOB = 1234
 BATCH, INTERACTIVE, EXTERN = 0xFFFFFFFB, 0xFFFFFFFA, 0xFFFFFFFC
 NOBODY = 65534
-OPTIONS = ["interval", "dir", "keep", "recover", "model", "fresh"]
+OPTIONS = ["interval", "dir", "keep", "recover", "model", "fresh", "pre", "post", "restored"]
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="the shim and the coordinator must be root's")
 

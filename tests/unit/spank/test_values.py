@@ -136,7 +136,7 @@ def test_plugin_and_package_read_every_interval_alike(check: Check, text: str) -
 
 
 @settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.sampled_from(["interval", "dir", "keep", "recover", "model"]), st.binary(max_size=5000))
+@given(st.sampled_from(["interval", "dir", "keep", "recover", "model", "pre"]), st.binary(max_size=5000))
 def test_no_bytes_break_a_check(check: Check, kind: str, raw: bytes) -> None:
     assert check(kind, raw.replace(b"\0", b"\1"))
 
@@ -185,6 +185,12 @@ def test_no_bytes_break_a_check(check: Check, kind: str, raw: bytes) -> None:
         ("model", "a b", "refused"),
         ("model", "a\n", "refused"),
         ("model", "é", "refused"),
+        ("pre", "kill -USR1 $(cat pid) && echo 'é'", "good"),
+        ("pre", "x" * 1000, "good"),
+        ("pre", "x" * 1001, "refused"),
+        ("pre", "", "refused"),
+        ("pre", "  ", "refused"),
+        ("pre", "a\nb", "refused"),
     ],
 )
 def test_other_values(check: Check, kind: str, text: str, answer: str) -> None:

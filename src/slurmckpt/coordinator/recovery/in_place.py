@@ -208,6 +208,7 @@ class InPlace:
             while plan is not None and len(reasons) < attempts:
                 try:
                     await self._restore(plan, await asyncio.to_thread(self._parts, plan.manifest), sruns)
+                    self._scene.incarnation.commands.restored(self._scene.steps.values(), plan.manifest.seq)
                     return plan.manifest
                 except (SlurmckptError, OSError) as error:
                     reason = await failures.reason(self._scene.incarnation, "restore", error)

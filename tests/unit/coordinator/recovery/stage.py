@@ -151,6 +151,7 @@ class Stage:
             script=None,
             starting=asyncio.Lock(),
             staging=top,
+            commands=SimpleNamespace(restored=lambda steps, seq: None),
         )
         self.scene = Scene(
             incarnation=cast(Any, self.incarnation),

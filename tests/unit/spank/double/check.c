@@ -10,6 +10,7 @@ static const struct {
 	bool (*valid)(const char *text);
 } checks[] = {
 	{ "dir", valid_dir }, { "keep", valid_keep }, { "recover", valid_recover }, { "model", valid_model },
+	{ "pre", valid_command },
 };
 
 static void answer_interval(const char *text)
