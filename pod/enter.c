@@ -134,18 +134,19 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 /* Opened before any is joined: the mount namespace decides what /proc shows. Joined last for the same reason. */
 static int join_namespaces(pid_t pid, bool keep_ipc, struct reason *reason)
 {
-	static const char *const names[] = {"ipc", "net", "pid", "mnt"};
-	int fds[] = {-1, -1, -1, -1};
+	static const char *const names[] = {"ipc", "uts", "net", "pid", "mnt"};
+	int fds[] = {-1, -1, -1, -1, -1};
+	const size_t count = sizeof(fds) / sizeof(*fds);
 	const size_t first = keep_ipc ? 1 : 0;
 	int result = 0;
 
-	for (size_t i = first; i < 4 && !result; i++) {
+	for (size_t i = first; i < count && !result; i++) {
 		fds[i] = namespace_open(pid, names[i], reason);
 		result = fds[i] < 0 ? -1 : 0;
 	}
-	for (size_t i = first; i < 4 && !result; i++)
+	for (size_t i = first; i < count && !result; i++)
 		result = namespace_join(fds[i], names[i], reason);
-	for (size_t i = 0; i < 4; i++) {
+	for (size_t i = 0; i < count; i++) {
 		if (fds[i] >= 0)
 			close(fds[i]);
 	}

@@ -1,6 +1,6 @@
 /*
- * pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--bind SOURCE:TARGET]... [--net new|keep|FD] [--anchor FD]
- * [--doubt-signals]: builds a pod around the context of a task shim and stays in it as pid 1. Run by the step's anchor, or by the
+ * pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--bind SOURCE:TARGET]... [--net new|keep|FD] [--hostname NAME]
+ * [--anchor FD] [--doubt-signals]: builds a pod around the context of a task shim and stays in it as pid 1. Run by the step's anchor, or by the
  * coordinator, as root.
  */
 #include <errno.h>
@@ -26,7 +26,7 @@
 
 #define USAGE                                                                                                                   \
 	"pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--bind SOURCE:TARGET]... [--net new|keep|FD] " \
-	"[--anchor FD] [--doubt-signals]"
+	"[--hostname NAME] [--anchor FD] [--doubt-signals]"
 
 struct options {
 	struct surroundings surroundings;
@@ -34,6 +34,7 @@ struct options {
 	size_t bind_count;
 	bool new_network;
 	int network;		/* namespace to join, or -1 */
+	const char *hostname;	/* one of its own, or NULL */
 	int anchor;		/* link to it, or -1 */
 	bool doubt_signals;
 };
@@ -54,6 +55,7 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 		SURROUNDINGS_OPTIONS,
 		{"bind", required_argument, NULL, 'b'},
 		{"net", required_argument, NULL, 'n'},
+		{"hostname", required_argument, NULL, 'H'},
 		{"anchor", required_argument, NULL, 'a'},
 		{"doubt-signals", no_argument, NULL, 'h'},
 		{0},
@@ -76,6 +78,10 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 			options->binds[options->bind_count++] = optarg;
 		if (option == 'n' && !parse_network(optarg, options))
 			return refuse(reason, "--net %s is not known, accepted are new, keep and a descriptor above 2", optarg);
+		if (option == 'H' && (!optarg[0] || strlen(optarg) > HOST_NAME_MAX))
+			return refuse(reason, "--hostname %.100s is no name of 1 to %d bytes", optarg, HOST_NAME_MAX);
+		if (option == 'H')
+			options->hostname = optarg;
 		if (option == 'a' && (!parse_number(optarg, 10, INT_MAX, &anchor) || anchor < 3))
 			return refuse(reason, "--anchor %s is not a descriptor above 2", optarg);
 		if (option == 'h')
@@ -93,13 +99,18 @@ static int parse_options(int argc, char **argv, struct options *options, struct 
 
 static int leave(const struct options *options, struct reason *reason)
 {
-	int flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | (options->new_network ? CLONE_NEWNET : 0);
+	int flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | (options->new_network ? CLONE_NEWNET : 0) |
+		    (options->hostname ? CLONE_NEWUTS : 0);
 
 	if (surroundings_adopt(&options->surroundings, reason))
 		return -1;
 	if (options->network >= 0 && namespace_join(options->network, "net", reason))
 		return -1;
-	return unshare(flags) ? refuse(reason, "cannot create the namespaces: %s", strerror(errno)) : 0;
+	if (unshare(flags))
+		return refuse(reason, "cannot create the namespaces: %s", strerror(errno));
+	if (options->hostname && sethostname(options->hostname, strlen(options->hostname)))
+		return refuse(reason, "cannot set the host name: %s", strerror(errno));
+	return 0;
 }
 
 /* ---- second stage: pid 1 ---- */

@@ -152,7 +152,7 @@ def image(participant: Participant, criu_version: str, shm: bool, script: Saved)
         absent_files=participant.files.absent,
         criu_version=criu_version,
         shm=shm,
-        hostname=os.uname().nodename,
+        hostname=pod.hostname or os.uname().nodename,
         command=step.command,
         launches=script.launches if step.name == "batch" else [],
         environment=script.environment if step.name == "batch" else None,

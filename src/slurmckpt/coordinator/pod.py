@@ -61,6 +61,7 @@ class Pod:
     on_held: told of each exit and signal that pod init holds; see hold(). exits: held now, task to raw wait status.
     delivered: task to the signals that Slurm has sent it since it was started or restored.
     anchor: leads to the process that pod init becomes a child of; without it, it stands outside Slurm's process tree.
+    hostname: what its processes see as the name of their host, where that is not the node's; set before build().
     """
 
     step: str
@@ -82,6 +83,7 @@ class Pod:
     exits: dict[int, int] = field(default_factory=dict)
     delivered: dict[int, set[int]] = field(default_factory=dict)
     anchor: Channel | None = None
+    hostname: str = ""
     _channel: Channel | None = None
     # By verb, who waits for it: pod init answers in order. Who has given up still has its answer to come.
     _answers: dict[str, deque[asyncio.Future[None]]] = field(default_factory=lambda: defaultdict(deque))
@@ -114,7 +116,7 @@ class Pod:
         network: a new network namespace, that of the node, or the one that this descriptor stands for.
         """
         self.cgroups = procs_files(shim_pid)
-        wanted = Wanted(self.step, shim_pid, self.settings, self.cgroups, self.binds, network)
+        wanted = Wanted(self.step, shim_pid, self.settings, self.cgroups, self.binds, network, self.hostname)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = Channel(ours)
         process = None

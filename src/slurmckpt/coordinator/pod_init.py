@@ -46,7 +46,8 @@ class PodSettings:
 class Wanted:
     """A pod init that is wanted for the shim `shim_pid`. cgroups, binds: as of its pod.
 
-    network: a new network namespace, that of the node, or the one that this descriptor stands for.
+    network: a new network namespace, that of the node, or the one that this descriptor stands for. hostname: one of its
+    own, or an empty text.
     """
 
     step: str
@@ -55,6 +56,7 @@ class Wanted:
     cgroups: Sequence[Path]
     binds: Sequence[tuple[Path, Path]]
     network: Network
+    hostname: str = ""
 
     @property
     def descriptors(self) -> list[int]:
@@ -65,6 +67,8 @@ class Wanted:
         """With the numbers that its descriptors have there."""
         words = ["--control", str(control), "--shim-pid", str(self.shim_pid), "--shm", str(self.settings.shm)]
         words += ["--net", str(network)]
+        if self.hostname:
+            words += ["--hostname", self.hostname]
         for path in self.cgroups:
             words += ["--cgroup", str(path)]
         for source, target in self.binds:

@@ -94,7 +94,7 @@ async def restore(
     inherit = inheritance(image, {task.hello.task: task.descriptors for task in tasks})
     # Before anything is changed: a node that cannot take the GPU state refuses.
     pairs = await restorer.gpus.pairs(image.gpu, step) if image.gpu is not None else []
-    network = PodNetwork(restorer.enter, pod, image.addresses, image.node_addresses, restorer.pasta)
+    network = PodNetwork(restorer.enter, pod, image.addresses, image.node_addresses, restorer.pasta, image.hostname)
     faults.at("restore.pod")
     await network.build(tasks[0].shim_pid)
     inherit[image.status_pipe] = pod.status_pipe

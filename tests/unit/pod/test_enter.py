@@ -43,7 +43,7 @@ def enter(pod: Pod, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_namespaces_are_the_pods(pod: Pod) -> None:
-    names = ("ipc", "net", "pid", "mnt")
+    names = ("ipc", "uts", "net", "pid", "mnt")
     result = enter(pod, "--", "/bin/sh", "-c", f"for n in {' '.join(names)}; do readlink /proc/self/ns/$n; done; id -u")
     expected = [os.readlink(f"/proc/{pod.pid}/ns/{name}") for name in names]
     assert result.stdout.splitlines() == [*expected, "0"]
@@ -52,6 +52,12 @@ def test_namespaces_are_the_pods(pod: Pod) -> None:
 def test_the_ipc_namespace_can_stay_the_callers(pod: Pod) -> None:
     result = enter(pod, "--keep-ipc", "--", "/bin/sh", "-c", "readlink /proc/self/ns/ipc /proc/self/ns/net")
     assert result.stdout.splitlines() == [os.readlink("/proc/self/ns/ipc"), os.readlink(f"/proc/{pod.pid}/ns/net")]
+
+
+def test_a_host_name_of_its_own(coordinator: FakeCoordinator) -> None:
+    other = coordinator.run(shell("exec sleep 1000"), pod_options=("--hostname", "elsewhere"))[0]
+    assert enter(other, "--", "/bin/uname", "-n").stdout == "elsewhere\n"
+    assert os.uname().nodename != "elsewhere"
 
 
 def test_status_comes_out(pod: Pod) -> None:

@@ -399,7 +399,7 @@ def test_leader_by_hand() -> None:
         (
             [],
             "usage: pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--bind SOURCE:TARGET]... "
-            "[--net new|keep|FD] [--anchor FD] [--doubt-signals]",
+            "[--net new|keep|FD] [--hostname NAME] [--anchor FD] [--doubt-signals]",
         ),
         (["--anchor", "2"], "--anchor 2 is not a descriptor above 2"),
         (["--control", "x"], "--control x is not a descriptor above 2"),
@@ -410,6 +410,8 @@ def test_leader_by_hand() -> None:
         (["--bind", "/a:b"], "--bind /a:b is not SOURCE:TARGET, two absolute paths"),
         (["--bind", "a:/b"], "--bind a:/b is not SOURCE:TARGET, two absolute paths"),
         (["--bind", "/a:/b:/c"], "--bind /a:/b:/c is not SOURCE:TARGET, two absolute paths"),
+        (["--hostname", ""], "--hostname  is no name of 1 to 64 bytes"),
+        (["--hostname", "x" * 65], f"--hostname {'x' * 65} is no name of 1 to 64 bytes"),
         (["--net", "host"], "--net host is not known, accepted are new, keep and a descriptor above 2"),
     ],
 )

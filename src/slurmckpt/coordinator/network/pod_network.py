@@ -24,14 +24,24 @@ class PodNetwork:
     """
 
     def __init__(
-        self, enter: Path, pod: Pod, addresses: Sequence[str], node_addresses: Sequence[str], pasta: str
+        self,
+        enter: Path,
+        pod: Pod,
+        addresses: Sequence[str],
+        node_addresses: Sequence[str],
+        pasta: str,
+        hostname: str,
     ) -> None:
-        """addresses: to which sockets are bound. node_addresses: by what else the ranks may know each other."""
+        """addresses: to which sockets are bound. node_addresses: by what else the ranks may know each other.
+
+        hostname: the name that goes with them: what the ranks find out about their host must lead to themselves.
+        """
         self.notes: list[str] = []
         self._enter = enter
         self._pod = pod
         self._addresses = list(dict.fromkeys([*addresses, *node_addresses]))
         self._pasta = pasta
+        self._hostname = hostname
         self._must = bool(foreign(addresses))
         self._own = self._must or bool(foreign(node_addresses))
         self._namespace: Namespace | None = None
@@ -43,6 +53,7 @@ class PodNetwork:
             await self._prepare_way_out()
         # Without a way out only where the sockets leave no choice.
         self._own = self._must or self._namespace is not None
+        self._pod.hostname = self._hostname if self._own else ""
         if not self._own:
             await self._pod.build(shim_pid, "keep")
         elif self._namespace is None:
