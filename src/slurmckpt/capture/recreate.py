@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurmckpt.capture import attributes, criu, fileimages, listeners, socketdirs, sysvipc, timerfds
+from slurmckpt.capture import attributes, criu, fileimages, listeners, peercred, socketdirs, sysvipc, timerfds
 
 
 async def restore(
@@ -28,6 +28,7 @@ async def restore(
         # All that has a name or is shared between processes is there; a failure still ends the restore.
         await asyncio.to_thread(directories.close)
         await asyncio.to_thread(sysvipc.mend, target.pod_init, images)
+        await asyncio.to_thread(peercred.listen_again, target.pod_init, target.uid, target.gid)
         await asyncio.to_thread(attributes.apply, target.pod_init, cpus, images)
         await hooks.connected()
 

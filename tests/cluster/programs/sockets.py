@@ -241,6 +241,17 @@ def unix_descriptors_in_flight() -> Case:
     os.unlink("in-flight")
 
 
+def unix_who_listens() -> Case:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0who-{os.getpid()}")
+    listener.listen(77)
+    yield
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(listener.getsockname())
+    _, uid, gid = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    equal((uid, gid), (os.getuid(), os.getgid()))
+
+
 def tcp(family: int) -> Case:
     listener, client, server = connected(family)
     names = [one.getsockname() for one in (listener, client, server)]
@@ -437,7 +448,11 @@ def node_address() -> Case:
     client = socket.create_connection(listener.getsockname())
     server, _ = listener.accept()
     client.send(b"over the node's own address")
+    host = socket.gethostname()
     yield
+    equal(socket.gethostname(), host)
+    # As the name leads to the address that it had, new sockets can be bound there.
+    answers(socket.create_server((socket.gethostname(), 0)))
     equal(server.recv(99), b"over the node's own address")
     answers(listener)
 

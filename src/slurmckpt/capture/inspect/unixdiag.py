@@ -28,15 +28,20 @@ _NLM_F_DUMP = 0x300
 _UDIAG_SHOW_NAME = 0x1
 _UDIAG_SHOW_PEER = 0x4
 _UDIAG_SHOW_ICONS = 0x8
+_UDIAG_SHOW_RQLEN = 0x10
 _UNIX_DIAG_NAME = 0
 _UNIX_DIAG_PEER = 2
 _UNIX_DIAG_ICONS = 3
+_UNIX_DIAG_RQLEN = 4
 _CLONE_NEWNET = 0x40000000
 _ATTEMPTS = 3
 _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBHIIIII")
 _MESSAGE = struct.Struct("=BBBBIII")
 _ATTRIBUTE = struct.Struct("=HH")
+_QUEUES = struct.Struct("=II")
+# include/net/tcp_states.h
+_LISTEN = 10
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,8 @@ class UnixSocket:
     peer: inode of the socket at the other end, 0 when it waits to be accepted, None when there is none.
 
     type: socket.SOCK_STREAM and so on. name: an abstract name begins with `@`, as ss shows it. waiting: of a
-    listening socket, the inodes of those that connected to it and wait to be accepted.
+    listening socket, the inodes of those that connected to it and wait to be accepted. backlog: of a listening socket,
+    that of listen(2); else None.
     """
 
     inode: int
@@ -54,6 +60,7 @@ class UnixSocket:
     name: str
     peer: int | None
     waiting: tuple[int, ...]
+    backlog: int | None = None
 
 
 def unix_sockets(pid: int) -> dict[int, UnixSocket]:
@@ -134,7 +141,7 @@ def _dump_once(found: dict[int, UnixSocket]) -> bool:
         0,
         0xFFFFFFFF,
         0,
-        _UDIAG_SHOW_NAME | _UDIAG_SHOW_PEER | _UDIAG_SHOW_ICONS,
+        _UDIAG_SHOW_NAME | _UDIAG_SHOW_PEER | _UDIAG_SHOW_ICONS | _UDIAG_SHOW_RQLEN,
         0xFFFFFFFF,
         0xFFFFFFFF,
     )
@@ -150,8 +157,8 @@ def _dump_once(found: dict[int, UnixSocket]) -> bool:
 
 
 def _socket(body: bytes) -> UnixSocket:
-    _, kind, _, _, inode, _, _ = _MESSAGE.unpack_from(body)
-    name, peer, waiting = "", None, ()
+    _, kind, state, _, inode, _, _ = _MESSAGE.unpack_from(body)
+    name, peer, waiting, backlog = "", None, (), None
     offset = _MESSAGE.size
     while offset + _ATTRIBUTE.size <= len(body):
         length, attribute = _ATTRIBUTE.unpack_from(body, offset)
@@ -164,8 +171,10 @@ def _socket(body: bytes) -> UnixSocket:
             peer = int.from_bytes(value, _byte_order())
         elif attribute == _UNIX_DIAG_ICONS and len(value) % 4 == 0:
             waiting = struct.unpack(f"={len(value) // 4}I", value)
+        elif attribute == _UNIX_DIAG_RQLEN and len(value) == _QUEUES.size and state == _LISTEN:
+            _, backlog = _QUEUES.unpack(value)
         offset += _aligned(length)
-    return UnixSocket(inode=inode, type=kind, name=name, peer=peer, waiting=waiting)
+    return UnixSocket(inode=inode, type=kind, name=name, peer=peer, waiting=waiting, backlog=backlog)
 
 
 def _name(raw: bytes) -> str:
