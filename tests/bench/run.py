@@ -22,6 +22,7 @@ import zstandard
 TREE = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE))
 
+from tests.bench.network import network  # noqa: E402
 from tests.cluster.harness import Cluster, Job, wait_for  # noqa: E402
 
 ROUNDS = 9
@@ -45,6 +46,7 @@ def main() -> None:
         ("prolog of a job without checkpoints", prolog),
         ("start of a step, against the same step without us", step_start),
         ("from requeue to the first new step of the training", requeue),
+        ("network of a restored pod, against the node's own", network),
     ):
         print(f"\n## {title}", flush=True)
         measure(cluster)
