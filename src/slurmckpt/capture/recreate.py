@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurmckpt.capture import attributes, criu, fileimages, listeners, peercred, socketdirs, sysvipc, timerfds
+from slurmckpt.capture import (
+    attributes,
+    criu,
+    fileimages,
+    listeners,
+    peercred,
+    socketdirs,
+    socketoptions,
+    sysvipc,
+    timerfds,
+)
 
 
 async def restore(
@@ -30,6 +40,7 @@ async def restore(
         await asyncio.to_thread(sysvipc.mend, target.pod_init, images)
         await asyncio.to_thread(peercred.listen_again, target.pod_init, target.uid, target.gid)
         await asyncio.to_thread(attributes.apply, target.pod_init, cpus, images)
+        await asyncio.to_thread(socketoptions.apply, target.pod_init, images)
         await hooks.connected()
 
     try:

@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt import faults
-from slurmckpt.capture import attributes, criu, linkremaps, listeners, socketdirs, sysvipc, timerfds, unixnames
+from slurmckpt.capture import (
+    attributes,
+    criu,
+    linkremaps,
+    listeners,
+    socketdirs,
+    socketoptions,
+    sysvipc,
+    timerfds,
+    unixnames,
+)
 from slurmckpt.capture.drain import DrainResult, drain
 from slurmckpt.capture.inspect.used import UsedFile
 from slurmckpt.capture.preflight import PodScan
@@ -298,6 +308,7 @@ def _note_the_rest(participant: Participant, found: PodScan) -> None:
     socketdirs.save(found.socket_directories, participant.images)
     cpus = attributes.cpus_of(task.shim_pid for task in participant.step.tasks.values())
     attributes.save(found.processes, cpus, participant.images)
+    socketoptions.save(found.processes, participant.images)
     if found.has_timerfds:
         timerfds.save(participant.images)
 

@@ -405,6 +405,13 @@ OPTIONS = {
     "TCP_KEEPIDLE": (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 77),
     "TCP_KEEPINTVL": (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 7),
     "TCP_KEEPCNT": (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5),
+    "TCP_USER_TIMEOUT": (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 12345),
+    "TCP_NOTSENT_LOWAT": (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 5000),
+    "TCP_LINGER2": (socket.IPPROTO_TCP, socket.TCP_LINGER2, 7),
+    "TCP_SYNCNT": (socket.IPPROTO_TCP, socket.TCP_SYNCNT, 3),
+    "TCP_DEFER_ACCEPT": (socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 3),
+    "IP_MTU_DISCOVER": (socket.IPPROTO_IP, 10, 3),
+    "IP_RECVERR": (socket.IPPROTO_IP, 11, 1),
     "IP_TOS": (socket.IPPROTO_IP, socket.IP_TOS, 16),
     "IP_TTL": (socket.IPPROTO_IP, socket.IP_TTL, 33),
 }
@@ -418,6 +425,24 @@ def options_of(name: str) -> Case:
     before = [one.getsockopt(level, number) for one in ends]
     yield
     equal([one.getsockopt(level, number) for one in ends], before)
+
+
+def tcp_congestion() -> Case:
+    ends = connected()
+    for one in ends:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    yield
+    for one in ends:
+        equal(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0"), b"reno")
+
+
+def ipv6_options() -> Case:
+    one = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    wanted = [(16, 33), (18, 5), (67, 8), (66, 1), (19, 0)]
+    for number, value in wanted:
+        one.setsockopt(socket.IPPROTO_IPV6, number, value)
+    yield
+    equal([(number, one.getsockopt(socket.IPPROTO_IPV6, number)) for number, _ in wanted], wanted)
 
 
 def udp(family: int) -> Case:
