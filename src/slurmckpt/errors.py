@@ -40,5 +40,7 @@ def one_line(text: str, limit: int = 1000) -> str:
 
     Messages quote names and values that users chose; a newline or an escape sequence in them must not forge log lines.
     """
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    safe = text
+    if not text.isprintable():
+        safe = "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
     return safe if len(safe) <= limit else safe[: limit - 3] + "..."

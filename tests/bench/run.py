@@ -22,6 +22,7 @@ import zstandard
 TREE = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE))
 
+from tests.bench import inspection  # noqa: E402
 from tests.bench.network import network  # noqa: E402
 from tests.cluster.harness import Cluster, Job, wait_for  # noqa: E402
 
@@ -39,6 +40,8 @@ def main() -> None:
         [str(TREE / "sandbox/cluster"), "path"], check=True, capture_output=True, text=True
     ).stdout.strip()
     cluster = Cluster(Path(home) / "alice")
+    print("\n## one look at a pod, before it is frozen", flush=True)
+    inspection.main()
     for title, measure in (
         ("freeze, against a bare criu dump of the same tree", freeze),
         ("steady state: a CPU-bound step, against the same step without us", steady_cpu),

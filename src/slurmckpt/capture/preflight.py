@@ -151,7 +151,7 @@ def scan(
 def _shown_paths(seen: Inspection) -> Iterator[str]:
     yield from (one.path for one in seen.descriptors.files)
     for mappings in seen.mappings:
-        yield from (one.name for one in mappings.named)
+        yield from (one.name for one in mappings.special)
 
 
 def _is_nameless(path: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from slurmckpt.errors import SlurmckptError, one_line
 # ioctl_ns(2): _IO(0xb7, 0x2)
 _NS_GET_PARENT = 0xB702
 _COMMAND_LINE_BYTES = 80
+_STATUS = re.compile(r"^(Name|State|PPid|TracerPid|Uid|NSpid):\t(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def read_process(pid: int, depth: int = 0) -> Process | None:
     status = procfs.read_record(f"{directory}/status")
     if not status:
         return None
-    fields = procfs.fields(status)
+    fields = dict(reversed(_STATUS.findall(status.decode(errors="replace"))))  # the first line of a name counts
     try:
         numbers = [int(n) for n in fields["NSpid"].split()]
         return Process(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import stat
@@ -24,7 +25,8 @@ class Mapping:
 
     addresses: its name in map_files. permissions: as `r-xp`. device: `MAJOR:MINOR` in decimal, as mountinfo has it.
     name: a path, or the kernel's word for what has none, as maps shows it. is_file: whether it may be a file of a file
-    system, as opposed to an object of the kernel's own. is_written: whether what is written goes to the file.
+    system, as opposed to an object of the kernel's own. is_written: whether what is written goes to the file. is_plain:
+    whether it is but a file that is read, as nearly all are, or memory of the process's own.
     """
 
     addresses: str
@@ -34,6 +36,7 @@ class Mapping:
     name: str
     is_file: bool
     is_written: bool
+    is_plain: bool
 
     @property
     def path(self) -> str:
@@ -64,6 +67,11 @@ class Mappings:
     devices: list[tuple[str, os.stat_result]] = field(default_factory=list)
     deleted: list[tuple[str, os.stat_result]] = field(default_factory=list)
 
+    @functools.cached_property
+    def special(self) -> list[Mapping]:
+        """Those of the named ones that are not plain."""
+        return [one for one in self.named if not one.is_plain]
+
 
 def read_mappings(processes: Iterable[Process]) -> list[Mappings]:
     """Look at the maps of each process; empty for one that has gone. Blocks while a file system does not answer."""
@@ -90,6 +98,9 @@ def parse_line(line: bytes) -> Mapping | None:
     if match is None:
         return None
     permissions, inode, name = match[2].decode("ascii", errors="replace"), int(match[5]), os.fsdecode(match[6])
+    is_file = inode > 0 and name.startswith("/")
+    is_written = permissions[1] == "w" and permissions[3] == "s"
+    unchanged = is_file and not is_written and not name.endswith(_DELETED) and not name.startswith("/dev/")
     return Mapping(
         addresses=match[1].decode("ascii"),
         permissions=permissions,
@@ -97,15 +108,16 @@ def parse_line(line: bytes) -> Mapping | None:
         device=f"{int(match[3], 16)}:{int(match[4], 16)}",
         inode=inode,
         name=name,
-        is_file=inode > 0 and name.startswith("/"),
-        is_written=permissions[1] == "w" and permissions[3] == "s",
+        is_file=is_file,
+        is_written=is_written,
+        is_plain=unchanged or name.startswith("["),
     )
 
 
 def _look_closer(mappings: Mappings) -> None:
     """At what is written through a mapping, at devices, and at what was deleted."""
-    for one in mappings.named:
-        if not (one.is_file and (one.is_written or one.is_deleted or one.name.startswith("/dev/"))):
+    for one in mappings.special:
+        if not one.is_file:
             continue
         found = _mapped(mappings.process, one.addresses)
         if found is None:

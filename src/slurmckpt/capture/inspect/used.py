@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -54,20 +55,24 @@ def _written(descriptors: Descriptors, all_mappings: Iterable[Mappings]) -> Iter
     """Device and inode."""
     yield from ((one.device, one.status.st_ino) for one in descriptors.files if one.may_write)
     for mappings in all_mappings:
-        yield from ((one.device, one.inode) for one in mappings.named if one.is_written)
+        yield from ((one.device, one.inode) for one in mappings.special if one.is_written)
 
 
 def _mapped(all_mappings: Iterable[Mappings]) -> Iterator[UsedFile]:
-    # Processes that were forked and have executed nothing share their Mapping objects, thousands of them.
-    times: dict[int, int] = {}
+    # Processes that were forked and have executed nothing share their Mapping objects, thousands of them: mostly all.
+    alike: Counter[tuple[int, ...]] = Counter()
+    times: Counter[int] = Counter()
     for mappings in all_mappings:
+        shape = tuple(map(id, mappings.named))
+        alike[shape] += 1
+        if alike[shape] > _LINKS:
+            continue
         base = f"{procfs.PROC}/{mappings.process.pid}"
         for one in mappings.named:
-            if not one.is_file or (count := times.get(id(one), 0)) == _LINKS:
-                continue
-            times[id(one)] = count + 1
-            link = f"{base}/map_files/{one.addresses}"
-            yield UsedFile(one.path, one.device, one.inode, f"{base}/root", one.is_executable, [link])
+            if one.is_file and times[id(one)] < _LINKS:
+                times[id(one)] += 1
+                link = f"{base}/map_files/{one.addresses}"
+                yield UsedFile(one.path, one.device, one.inode, f"{base}/root", one.is_executable, [link])
 
 
 def _read(descriptors: Descriptors) -> Iterator[UsedFile]:

@@ -37,7 +37,7 @@ def judge(seen: Inspection) -> Iterator[Reason]:
                 _REMEDIES.get(kind, CLOSE),
             )
     for mappings in seen.mappings:
-        if any(one.name == "anon_inode:[io_uring]" for one in mappings.named):
+        if any(one.name == "anon_inode:[io_uring]" for one in mappings.special):
             yield _ring(mappings.process)
 
 

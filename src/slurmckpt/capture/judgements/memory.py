@@ -27,7 +27,7 @@ def judge(seen: Inspection) -> Iterator[Reason]:
             )
     disks = {mount.device for mount in seen.mounts.values()}
     for mappings in seen.mappings:
-        if any(one.name == _SECRET and one.device not in disks for one in mappings.named):
+        if any(one.name == _SECRET and one.device not in disks for one in mappings.special):
             yield _secret(mappings.process)
 
 

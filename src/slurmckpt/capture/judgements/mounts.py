@@ -16,6 +16,8 @@ def judge(seen: Inspection) -> Iterator[Reason]:
     for one in seen.descriptors.files:
         if one.mount in inside:
             yield _reason(one.holder.process, f"has {shown(one.path)} open", inside[one.mount].kind)
+    if not inside:
+        return
     kinds = {mount.device: mount.kind for mount in inside.values()}
     for mappings in seen.mappings:
         for mapping in mappings.named:

@@ -1,0 +1,72 @@
+"""How long one look at a pod takes before it is frozen: 64 processes with 1,000 descriptors in all. Needs root, no cluster.
+
+python -m tests.bench.inspection
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from slurmckpt.capture.preflight import scan
+
+PROCESSES = 64
+ROUNDS = 15
+# Pipes, files that are written, a socketpair, a listening socket; and what a Python program has mapped.
+PROGRAM = f"""
+import asyncio, ctypes, json, os, signal, socket, ssl, tempfile
+for _ in range({PROCESSES} - 1):
+    if os.fork() == 0:
+        break
+keep = [os.pipe() for _ in range(4)], [tempfile.NamedTemporaryFile() for _ in range(2)], socket.socketpair()
+listening = socket.create_server(("127.0.0.1", 0))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def children(pid: int) -> list[int]:
+    """The pids of the children of a process."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+
+
+def look() -> tuple[list[float], list[float], int]:
+    """Seconds of each round, seconds of processor time, and how many descriptors there were."""
+    command = ["unshare", "--pid", "--mount", "--ipc", "--fork", "--mount-proc", "--kill-child"]
+    command += ["sh", "-c", 'setsid "$0" -c "$1" & wait', sys.executable, PROGRAM]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as pod:
+        assert pod.stdout is not None
+        for _ in range(PROCESSES):
+            pod.stdout.readline()
+        (init,) = children(pod.pid)
+        (leader,) = children(init)
+        known = set(scan(init, leader).external)
+        times, used = [], []
+        for _ in range(ROUNDS):
+            began, used_before = time.perf_counter(), time.process_time()
+            found = scan(init, leader, known, shim_pid=os.getpid())
+            times.append(time.perf_counter() - began)
+            used.append(time.process_time() - used_before)
+        assert found.refusals == [] and len(found.processes) == PROCESSES, found.refusals
+        count = sum(len(os.listdir(f"/proc/{process.pid}/fd")) for process in found.processes)
+        os.kill(init, signal.SIGKILL)
+    return times, used, count
+
+
+def main() -> None:
+    """Print two lines."""
+    times, used, count = look()
+    for what, seconds in (("", times), (" (processor time)", used)):
+        print(
+            f"look at {PROCESSES} processes with {count} descriptors{what}: {statistics.median(seconds) * 1e3:.0f} ms"
+            f" ({min(seconds) * 1e3:.0f}-{max(seconds) * 1e3:.0f})"
+        )
+
+
+if __name__ == "__main__":
+    main()
