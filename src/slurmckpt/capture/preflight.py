@@ -22,6 +22,7 @@ from slurmckpt.capture.judgements import (
     names,
     namespaces,
     outside,
+    passing,
     pidfds,
     processes,
     size,
@@ -75,6 +76,7 @@ class PodScan:
     """What one look at a pod found.
 
     processes: the leader and its descendants. refusals: one sentence each; empty when nothing speaks against a capture.
+    passing: what speaks against it at this moment only.
 
     open_files: one entry a file. addresses: local addresses, other than loopback and wildcard, that inet sockets are
     bound to. external: CRIU's keys of the descriptors that come from outside. outside: TCP connections that end
@@ -99,6 +101,7 @@ class PodScan:
     nameless_shm: bool = False
     has_timerfds: bool = False
     gpus: list[Process] = field(default_factory=list)
+    passing: list[str] = field(default_factory=list)
 
 
 def scan(
@@ -123,6 +126,7 @@ def scan(
     return PodScan(
         processes=seen.processes,
         refusals=sentences(reasons, seen.limits.refusals),
+        passing=sentences(passing.judge(seen), seen.limits.refusals),
         open_files=open_files(seen),
         addresses=seen.network.addresses(),
         external=list(dict.fromkeys(one.key for one in outside.from_outside(seen))),

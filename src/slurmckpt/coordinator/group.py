@@ -137,6 +137,8 @@ async def _prepare(
         participant.images.mkdir(mode=0o700, parents=True)
         if found.refusals:
             raise Skipped("; ".join(found.refusals[:3]))
+        if found.passing:
+            raise Unsettled(found.passing[0])
         check_owners(found, participant.pod.uid)
         participant.links = found.nameless_shm
         participant.names = {process.ns_pid: str(process) for process in found.processes}

@@ -342,6 +342,35 @@ def find_socket(pid: int) -> str:
     return next(n for n in os.listdir(f"/proc/{pid}/fd") if os.readlink(f"/proc/{pid}/fd/{n}").startswith("socket:"))
 
 
+def test_connections_that_wait_to_be_accepted_are_for_another_moment(make_pod: MakePod, tmp_path: Path) -> None:
+    own = tmp_path / "mine"
+    own.mkdir()
+    os.chown(own, 1000, 1000)
+    pod = make_pod(
+        f"""
+listeners = [socket.create_server(("127.0.0.1", 0)), socket.create_server(("::1", 0), family=socket.AF_INET6)]
+clients = [socket.create_connection(one.getsockname()[:2]) for one in listeners * 2]
+unix = socket.socket(socket.AF_UNIX)
+unix.bind({str(own / "s")!r})
+unix.listen()
+other = socket.socket(socket.AF_UNIX)
+other.connect({str(own / "s")!r})
+ready(" ".join(str(one.getsockname()[1]) for one in listeners))
+"""
+    )
+    found = look(pod)
+    assert found.refusals == []
+    ports = pod.report.split()
+    assert sorted(found.passing) == sorted(
+        f"process 2 {PYTHON} has {what} that it has not accepted yet: the next checkpoint will do, unless it never"
+        " accepts them"
+        for what in (
+            *(f"2 connections at its port {port}" for port in ports),
+            f"1 connection at its unix socket {own}/s",
+        )
+    )
+
+
 def test_a_tcp_connection_that_waits_for_a_listener_outside_is_reported(make_pod: MakePod) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         pod = make_pod(f"s = socket.create_connection({server.getsockname()!r})\nready()")

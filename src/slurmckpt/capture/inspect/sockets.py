@@ -34,12 +34,16 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class InetSocket:
-    """One line of a table. inode: 0 when no process holds the socket (it waits to be accepted, or is being closed)."""
+    """One line of a table. inode: 0 when no process holds the socket (it waits to be accepted, or is being closed).
+
+    waiting: how many connections wait to be accepted, of one that listens.
+    """
 
     local: Endpoint
     remote: Endpoint
     state: int
     inode: int
+    waiting: int = 0
 
     @property
     def connected(self) -> bool:
@@ -68,7 +72,9 @@ def parse_table(text: bytes, inodes: Container[int]) -> Iterator[InetSocket]:
         if inode not in inodes:
             continue
         try:
-            yield InetSocket(parse_endpoint(words[1]), parse_endpoint(words[2]), int(words[3], 16), inode)
+            state = int(words[3], 16)
+            waiting = int(words[4].partition(b":")[2], 16) if state == LISTEN else 0
+            yield InetSocket(parse_endpoint(words[1]), parse_endpoint(words[2]), state, inode, waiting)
         except ValueError:
             continue
 

@@ -1,0 +1,32 @@
+"""What cannot be captured at this moment, and can be a little later, by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurmckpt.capture.inspect.inspection import Inspection
+from slurmckpt.capture.judgements import shown
+from slurmckpt.capture.refusals import Reason
+
+_REMEDY = "the next checkpoint will do, unless it never accepts them"
+
+
+def judge(seen: Inspection) -> Iterator[Reason]:
+    """Connections that nobody has accepted yet.
+
+    CRIU cannot dump those over TCP. Over unix sockets it can, unless the listener has to be made anew (unixnames.py).
+    """
+    sockets = seen.descriptors.sockets
+    for one in seen.network.tcp:
+        if one.waiting:
+            what = f"has {_count(one.waiting)} at its port {one.local.port} that it has not accepted yet"
+            yield Reason(sockets[one.inode].process, what, _REMEDY)
+    for inode, name in seen.exposed_names.items():
+        waiting = len(seen.network.unix[inode].waiting)
+        if waiting:
+            what = f"has {_count(waiting)} at its unix socket {shown(name)} that it has not accepted yet"
+            yield Reason(sockets[inode].process, what, _REMEDY)
+
+
+def _count(number: int) -> str:
+    return f"{number} connection{'s' if number > 1 else ''}"
