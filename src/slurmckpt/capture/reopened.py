@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from slurmckpt.capture import procfs
 from slurmckpt.capture.processes import Process
 from slurmckpt.errors import Refused
 
+_OF_PROCESS = re.compile(r"/proc/[0-9]+(?=/|$| \(deleted\)$)", re.ASCII)
 # Mappings that are shown with a name but have no file that could be opened.
 _NAMELESS = ("/memfd:", "/dev/zero (deleted)", "/SYSV", "/[aio]", "/anon_hugepage")
 
@@ -92,7 +94,7 @@ def _may_have(each: Reopened, root: int) -> bool:
     if each.flags & os.O_PATH:
         # The dot asks for the right to search a directory itself.
         return _is(f"{path}/.", os.O_PATH, root, each) or _is(path, os.O_PATH, root, each, directory=False)
-    if _is(path, each.flags, root, each):
+    if _is(path, each.flags, root, each) or _belongs_to_a_dead(each, root):
         return True
     # A program that may be executed and not read is mapped all the same.
     return (
@@ -100,6 +102,23 @@ def _may_have(each: Reopened, root: int) -> bool:
         and _is(path, os.O_PATH, root, each)
         and os.access(path, os.X_OK, dir_fd=root, effective_ids=True)
     )
+
+
+def _belongs_to_a_dead(each: Reopened, root: int) -> bool:
+    """Whether it is a file in /proc of a process that has ended: nobody can read it (ESRCH), whoever opened it."""
+    match = _OF_PROCESS.match(each.path)
+    try:
+        return match is not None and os.stat("proc", dir_fd=root).st_dev == each.device and not _exists(match[0], root)
+    except OSError:
+        return False
+
+
+def _exists(path: str, root: int) -> bool:
+    try:
+        os.stat(path.lstrip("/"), dir_fd=root)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _is(path: str, flags: int, root: int, each: Reopened, directory: bool = True) -> bool:

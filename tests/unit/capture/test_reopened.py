@@ -111,3 +111,19 @@ def test_another_object_under_the_same_path_is_refused(home: Path) -> None:
 def test_deleted_files_are_made_by_criu(home: Path) -> None:
     objects = objects_of(f"f = open('{home}/gone', 'w'); os.unlink('{home}/gone'); os.chdir('/')")
     assert not [each for each in objects if "gone" in each.path]
+
+
+def test_a_proc_file_of_a_process_that_has_ended_gives_nothing_away() -> None:
+    """CRIU opens it anew by making a process of that number for a moment."""
+    dead = """
+child = os.fork()
+if child == 0:
+    os.read(os.pipe()[0], 1)
+keep = os.open(f"/proc/{child}/status", os.O_RDONLY), os.open(f"/proc/{child}", os.O_RDONLY)
+os.kill(child, 9)
+os.wait()
+"""
+    assert refusal([one for one in objects_of(dead) if one.path.startswith("/proc/")]) == ""
+    # Of one that lives it has to be what the user may open.
+    mine = objects_of(f"keep = os.open('/proc/{os.getpid()}/environ', os.O_RDONLY)")
+    assert "which its user may not open like that" in refusal(mine)
