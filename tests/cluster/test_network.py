@@ -293,6 +293,44 @@ print(one.recv(10).decode(), flush=True)
     assert_nothing_left(cluster, before, after)
 
 
+def test_a_restored_server_is_reached_from_other_hosts(cluster: Cluster, directory: Path) -> None:
+    """At the address of the node where it is now: from another node, from a host that is none, and from that node."""
+    program = r"""
+import socket
+listener = socket.create_server(("", 7041))
+print("listens", flush=True)
+while True:
+    one, _ = listener.accept()
+    word = one.recv(10)
+    one.sendall(word.upper())
+    if word == b"end": break
+"""
+    asks = "import socket, sys; s = socket.create_connection((sys.argv[1], 7041), 5); s.sendall(sys.argv[2].encode()); print(s.recv(10).decode())"
+    job = submit(cluster, directory, program)
+    job.wait_output("^listens$")
+    job.checkpoint()
+    before = job.node()
+    move(job, before)
+    restored_from(job)
+    after = job.node()
+    if any("only if the kernel has chosen it" in event["text"] for event in job.status().get("events", [])):
+        pytest.skip("this pasta (Debian trixie's) forwards no ports that programs choose")
+
+    def answer(host: str, word: str) -> str:
+        return cluster.run("python3", "-c", asks, after, word, node=host, check=False).stdout
+
+    # pasta looks once a second which ports there are.
+    wait_for("an answer", lambda: answer("login", "hello") == "HELLO\n", 10)
+    assert [answer(host, host) for host in (before, "ctl", after)] == [
+        f"{before.upper()}\n",
+        "CTL\n",
+        f"{after.upper()}\n",
+    ]
+    assert answer("login", "end") == "END\n"
+    assert job.wait_end(60) == "COMPLETED", job.output()
+    assert_nothing_left(cluster, before, after)
+
+
 def test_without_pasta_the_restore_goes_on(cluster: Cluster, directory: Path) -> None:
     """The record says why there is no way out; what needs one fails at once."""
     program = r"""
