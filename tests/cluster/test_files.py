@@ -144,7 +144,8 @@ def test_a_file_that_is_too_large_to_be_saved_is_refused_once(cluster: Cluster, 
 
 
 FOLLOWED = """
-(for i in $(seq 0 149); do echo line $i; sleep 0.05; done; echo the end) >>followed.log &
+exec 4<>kept.log
+(for i in $(seq 0 149); do echo line $i; echo line $i >>kept.log; sleep 0.05; done; echo the end) >>followed.log &
 tail -n +1 -f followed.log | sed -u '/the end/q'
 pkill tail
 wait
@@ -152,14 +153,17 @@ wait
 
 
 def test_tail_follows_a_log_that_grows(cluster: Cluster, directory: Path) -> None:
-    """It was told of the file by inotify, and holds a place in it."""
+    """It was told of the file by inotify, and holds a place in it. Another file is left alone, as the site wants it."""
     (directory / "followed.log").touch()
     os.chown(directory / "followed.log", 1000, 1000)
-    job = cluster.submit(FOLLOWED, ON_REQUEST, directory=directory)
-    output = captured_moved_and_ended(job, ["line"], 30, 70)
+    with settings(cluster, '[files]\nrules = [{ path = "~/**/kept.log", policy = "keep" }]'):
+        job = cluster.submit(FOLLOWED, ON_REQUEST, directory=directory)
+        output = captured_moved_and_ended(job, ["line"], 30, 70)
     wanted = [f"line {number}" for number in range(150)] + ["the end"]
     assert [line for line in output.splitlines() if line.startswith(("line", "the"))] == wanted
     assert (directory / "followed.log").read_text().splitlines() == wanted
+    kept = (directory / "kept.log").read_text().splitlines()
+    assert [kept.count(f"line {number}") for number in (10, 50, 140)] == [1, 2, 1]
 
 
 def test_twenty_thousand_descriptors(cluster: Cluster, directory: Path) -> None:

@@ -14,7 +14,7 @@ from slurmckpt import faults
 from slurmckpt.capture import attributes, criu, fileimages, recreate, reopened
 from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import gating, held, outputs, shm
-from slurmckpt.coordinator.files.putting_back import fill_carried, put_back
+from slurmckpt.coordinator.files.putting_back import Traces, fill_carried, put_back
 from slurmckpt.coordinator.gpus import Gpus
 from slurmckpt.coordinator.network import PodNetwork
 from slurmckpt.coordinator.plan import Plan
@@ -32,7 +32,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Restorer:
-    """What a restore needs of this node. pasta: the program, or empty for no way out of a network of the pod's own."""
+    """What a restore needs of this node. pasta: the program, or empty for no way out of a network of the pod's own.
+
+    traces: what it leaves that was not there before.
+    """
 
     installation: criu.Installation
     enter: Path
@@ -40,6 +43,7 @@ class Restorer:
     files: UserFiles
     pasta: str
     gpus: Gpus = field(default_factory=Gpus)
+    traces: Traces = field(default_factory=Traces)
 
 
 @dataclass(frozen=True)
@@ -104,9 +108,11 @@ async def restore(
     if image.script_path != step.script_file.path:
         await move_script(directory / "images", image.script_path, step.script_file.path)
     if plan.manifest.carried and not plan.filled_carried:
-        await fill_carried(pod.init_pid, plan.manifest.carried, plan.directory, image.uid, restorer.files)
+        await fill_carried(
+            pod.init_pid, plan.manifest.carried, plan.directory, image.uid, restorer.files, restorer.traces
+        )
         plan.filled_carried = True
-    await put_back(pod.init_pid, image, plan.directory, restorer.files)
+    await put_back(pod.init_pid, image, plan.directory, restorer.files, restorer.traces)
     if image.shm and not plan.filled_shm:
         await asyncio.to_thread(shm.fill, restorer.shm, plan.directory / shm.ARCHIVE)
         await asyncio.to_thread(gating.reopen, restorer.shm)

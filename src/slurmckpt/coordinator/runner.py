@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from slurmckpt import faults
 from slurmckpt.coordinator import failures, finished, gating, gpu_launch, outputs, restoring, scriptfile, shm, trust
+from slurmckpt.coordinator.files.putting_back import take_away
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices, say
 from slurmckpt.coordinator.plan import Plan
@@ -306,6 +307,9 @@ class StepRunner:
                 if plan.filled_shm and not had_shm:
                     plan.filled_shm = False
                     await asyncio.to_thread(shm.clear, incarnation.shm)
+                if restorer.traces.directories:
+                    plan.filled_carried = False
+                await take_away(tasks[0].shim_pid, image.uid, incarnation.files, restorer.traces)
             return await failures.reason(incarnation, "restore", error)
         except BaseException:
             pod.destroy()

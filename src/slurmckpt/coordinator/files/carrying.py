@@ -35,6 +35,14 @@ class Directory:
     uid: int
 
 
+@dataclass(frozen=True)
+class Filled:
+    """A directory that was empty, or was not there (made), before it was filled."""
+
+    path: str
+    made: bool
+
+
 def find(pods: Sequence[Pod], rules: Rules) -> list[Directory]:
     """The directories that the settings name, with the variables of all processes. As root. Raises Refused."""
     found: dict[str, Directory] = {}
@@ -102,13 +110,18 @@ def save(directory: Directory, target: int, limit: int, go_on: Callable[[], None
         raise SlurmckptError(f"{directory.path} (files.carry) cannot be saved: {reason}") from error
 
 
-def fill(directory: Directory, source: int) -> None:
-    """Make the directory, and its content that of the archive behind this descriptor. As the user. Raises Refused."""
+def fill(directory: Directory, source: int, filled: list[Filled]) -> None:
+    """Make the directory, and its content that of the archive behind this descriptor. As the user. Raises Refused.
+
+    filled: where it is noted before anything is changed.
+    """
     try:
-        _make(directory.path, directory.root)
+        made = _make(directory.path, directory.root)
         with _opened(directory) as top:
             if top is None:
                 raise Refused(f"{directory.path}, which the job carries, is not its user's here")
+            if made or not os.listdir(top):
+                filled.append(Filled(directory.path, made))
             _clear(top)
             with open(source, "rb", closefd=False) as file, tarfile.open(fileobj=file, mode="r:") as tar:
                 # Owners and modes as they were, as far as the user may (PEP 706).
@@ -116,6 +129,15 @@ def fill(directory: Directory, source: int) -> None:
                 tar.extractall(f"/proc/self/fd/{top}", members=_safe(tar), numeric_owner=True)
     except (OSError, tarfile.TarError, RecursionError) as error:
         raise Refused(f"{directory.path}, which the job carries, cannot be filled: {error}") from error
+
+
+def empty(directory: Directory, filled: Filled) -> None:
+    """Undo fill(). As the user. Raises OSError."""
+    with _opened(directory) as top:
+        if top is not None:
+            _clear(top)
+    if filled.made:
+        os.rmdir(directory.path.lstrip("/"), dir_fd=directory.root)
 
 
 def _environment(pid: int) -> dict[str, str]:
@@ -160,11 +182,16 @@ def _is_own(directory: Directory, status: os.stat_result) -> bool:
     return status.st_uid == 0 and (outside.st_dev, outside.st_ino) != (status.st_dev, status.st_ino)
 
 
-def _make(path: str, root: int) -> None:
-    parts = path.lstrip("/").split("/")
+def _make(path: str, root: int) -> bool:
+    """Make the directory with those above it. Gives whether there was none."""
+    parts, made = path.lstrip("/").split("/"), False
     for count in range(1, len(parts) + 1):
-        with contextlib.suppress(FileExistsError):
+        made = True
+        try:
             os.mkdir("/".join(parts[:count]), 0o700, dir_fd=root)
+        except FileExistsError:
+            made = False
+    return made
 
 
 def _clear(directory: int) -> None:

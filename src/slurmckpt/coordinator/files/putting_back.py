@@ -13,7 +13,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt.capture import fileimages
@@ -27,20 +27,27 @@ _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 Change = Callable[[], None]
 
 
-async def put_back(init_pid: int, image: StepImage, checkpoint: Path, files: UserFiles) -> None:
+@dataclass
+class Traces:
+    """What one try of a restore has put where nothing was: whoever starts instead must not find it."""
+
+    files: list[str] = field(default_factory=list)
+    directories: list[carrying.Filled] = field(default_factory=list)
+
+
+async def put_back(init_pid: int, image: StepImage, checkpoint: Path, files: UserFiles, traces: Traces) -> None:
     """Bring what the processes of this image had open for writing to the boundary. Raises Refused or OSError.
 
     init_pid: pid 1 of the pod that it is restored into. checkpoint: where that lies in staging.
     """
     with contextlib.ExitStack() as stack:
-        # The job may have mounts of its own: a private /tmp (Slurm's namespace/tmpfs) is not that of the node.
-        root = os.open(f"/proc/{init_pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        stack.callback(os.close, root)
+        root = _root(init_pid, stack)
         source = -1
         if any(file.content is not None for file in image.open_files):
             source = os.open(checkpoint / CONTENT, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             stack.callback(os.close, source)
-        await files.run_to_end(bring_back, image.open_files, image.absent_files, root, source, image.uid)
+        place = Place(root, source, image.uid, traces.files)
+        await files.run_to_end(bring_back, image.open_files, image.absent_files, place)
     kept = {file.path for file in image.open_files if file.policy == "keep"}
     if kept:
         try:
@@ -50,33 +57,72 @@ async def put_back(init_pid: int, image: StepImage, checkpoint: Path, files: Use
 
 
 async def fill_carried(
-    init_pid: int, directories: Sequence[CarriedDirectory], checkpoint: Path, uid: int, files: UserFiles
+    init_pid: int,
+    directories: Sequence[CarriedDirectory],
+    checkpoint: Path,
+    uid: int,
+    files: UserFiles,
+    traces: Traces,
 ) -> None:
     """Bring the directories that come along with the job to the boundary, once for all its pods. Raises as above."""
     with contextlib.ExitStack() as stack:
-        root = os.open(f"/proc/{init_pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        stack.callback(os.close, root)
+        root = _root(init_pid, stack)
         for each in directories:
             source = os.open(checkpoint / each.archive, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             stack.callback(os.close, source)
-            await files.run_to_end(carrying.fill, carrying.Directory(each.path, root, uid), source)
+            directory = carrying.Directory(each.path, root, uid)
+            await files.run_to_end(carrying.fill, directory, source, traces.directories)
 
 
-def bring_back(files: Sequence[OpenFile], absent: Sequence[str], root: int, source: int, uid: int) -> None:
-    """The same for these files. root: descriptor of the pod's root directory; source: of the saved content; uid: of the
-    job's user. As that user. Raises Refused.
+async def take_away(pid: int, uid: int, files: UserFiles, traces: Traces) -> None:
+    """Undo what the two have put where nothing was. pid: of a process with the job's mounts. Raises OSError."""
+    with contextlib.ExitStack() as stack:
+        root = _root(pid, stack)
+        await files.run_to_end(_take_away, root, uid, traces)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where files are brought back. root: descriptor of the pod's root directory. source: of the saved content.
+
+    uid: of the job's user. made: where the paths of files go that were not there.
     """
+
+    root: int
+    source: int
+    uid: int
+    made: list[str] = field(default_factory=list)
+
+
+def bring_back(files: Sequence[OpenFile], absent: Sequence[str], place: Place) -> None:
+    """Bring these files to the boundary, and remove those that were not there then. As the user. Raises Refused."""
     changes: list[Change] = []
     for file in files:
         beat()
-        change = _Returning(file, root, source, uid).plan()
+        change = _Returning(file, place).plan()
         if change is not None:
             changes.append(change)
     for change in changes:
         beat()
         change()
     for path in absent:
-        _remove(path, root)
+        _remove(path, place.root)
+
+
+def _root(pid: int, stack: contextlib.ExitStack) -> int:
+    """The root directory of a process: the job may have mounts of its own, as a private /tmp (namespace/tmpfs)."""
+    root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    stack.callback(os.close, root)
+    return root
+
+
+def _take_away(root: int, uid: int, traces: Traces) -> None:
+    for path in traces.files:
+        with contextlib.suppress(OSError):
+            os.unlink(path.lstrip("/"), dir_fd=root)
+    for filled in traces.directories:
+        with contextlib.suppress(OSError):
+            carrying.empty(carrying.Directory(filled.path, root, uid), filled)
 
 
 @dataclass(frozen=True)
@@ -84,9 +130,7 @@ class _Returning:
     """One file on its way back."""
 
     file: OpenFile
-    root: int
-    source: int
-    uid: int
+    place: Place
 
     def plan(self) -> Change | None:
         """What has to be done when all others can be brought back, too."""
@@ -125,7 +169,7 @@ class _Returning:
 
     def _look(self) -> os.stat_result | None:
         try:
-            return os.stat(self._below, dir_fd=self.root, follow_symlinks=False)
+            return os.stat(self._below, dir_fd=self.place.root, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -136,10 +180,10 @@ class _Returning:
         file = self.file
         if status is not None and not stat.S_ISLNK(status.st_mode):
             raise Refused(f"{file.path}, open for writing at the checkpoint, is no regular file any more")
-        if file.owner != self.uid:
+        if file.owner != self.place.uid:
             raise Refused(f"{file.path}, open for writing at the checkpoint, is gone, and was another user's")
         directory = os.path.dirname(self._below) or "."
-        if not os.access(directory, os.W_OK | os.X_OK, dir_fd=self.root, effective_ids=True):
+        if not os.access(directory, os.W_OK | os.X_OK, dir_fd=self.place.root, effective_ids=True):
             raise Refused(f"{file.path}, open for writing at the checkpoint, is gone, and cannot be made anew there")
 
     def _check_sample(self) -> None:
@@ -159,7 +203,7 @@ class _Returning:
         with self._errors("cannot be brought back"):
             try:
                 with self._opened(os.O_RDWR) as target:
-                    content.write_back(self.source, self._place, self.file.size, target)
+                    content.write_back(self.place.source, self._offset, self.file.size, target)
                     self._finish(target)
             except PermissionError:
                 if not self._is_there():
@@ -170,18 +214,20 @@ class _Returning:
         with self._errors("cannot be made anew"):
             if self._is_there():
                 return
+            if self._look() is None:
+                self.place.made.append(self.file.path)
             directory = os.path.dirname(self._below)
             name = os.path.join(directory, f".slurmckpt-{secrets.token_hex(8)}")
-            target = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=self.root)
+            target = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=self.place.root)
             try:
-                content.write_back(self.source, self._place, self.file.size, target)
+                content.write_back(self.place.source, self._offset, self.file.size, target)
                 with contextlib.suppress(OSError):
                     os.fchown(target, -1, self.file.group)
                 self._finish(target)
-                os.rename(name, self._below, src_dir_fd=self.root, dst_dir_fd=self.root)
+                os.rename(name, self._below, src_dir_fd=self.place.root, dst_dir_fd=self.place.root)
             except BaseException:
                 with contextlib.suppress(OSError):
-                    os.unlink(name, dir_fd=self.root)
+                    os.unlink(name, dir_fd=self.place.root)
                 raise
             finally:
                 os.close(target)
@@ -200,7 +246,9 @@ class _Returning:
         try:
             with self._opened(os.O_RDONLY) as target:
                 mode = stat.S_IMODE(os.fstat(target).st_mode)
-                return mode == self.file.mode and content.is_same(self.source, self._place, self.file.size, target)
+                return mode == self.file.mode and content.is_same(
+                    self.place.source, self._offset, self.file.size, target
+                )
         except OSError:
             return False
 
@@ -209,13 +257,13 @@ class _Returning:
         return self.file.path.lstrip("/")
 
     @property
-    def _place(self) -> int:
+    def _offset(self) -> int:
         assert self.file.content is not None
         return self.file.content
 
     @contextlib.contextmanager
     def _opened(self, flags: int) -> Iterator[int]:
-        target = os.open(self._below, flags | _FLAGS, dir_fd=self.root)
+        target = os.open(self._below, flags | _FLAGS, dir_fd=self.place.root)
         try:
             yield target
         finally:

@@ -20,7 +20,7 @@ from slurmckpt.capture.cuda.mapping import Pairs
 from slurmckpt.capture.drain import drain
 from slurmckpt.coordinator import failures, gating, held, network, outputs, restoring, shm
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
-from slurmckpt.coordinator.files.putting_back import fill_carried, put_back
+from slurmckpt.coordinator.files.putting_back import Traces, fill_carried, put_back
 from slurmckpt.coordinator.plan import Plan, Planner
 from slurmckpt.coordinator.pod import Pod, TaskState
 from slurmckpt.coordinator.proc import start_time
@@ -279,9 +279,9 @@ class InPlace:
         """Files and /dev/shm as they were at the boundary."""
         incarnation = self._scene.incarnation
         carried, uid = plan.manifest.carried, incarnation.spec.job.uid
-        await fill_carried(parts[0].pod.init_pid, carried, plan.directory, uid, incarnation.files)
+        await fill_carried(parts[0].pod.init_pid, carried, plan.directory, uid, incarnation.files, Traces())
         for part in parts:
-            await put_back(part.pod.init_pid, part.image, plan.directory, incarnation.files)
+            await put_back(part.pod.init_pid, part.image, plan.directory, incarnation.files, Traces())
             await asyncio.to_thread(sysvipc.clear, part.pod.init_pid)
         if any(part.image.shm for part in parts):
             await asyncio.to_thread(shm.fill, incarnation.shm, plan.directory / shm.ARCHIVE)

@@ -123,7 +123,7 @@ def test_everything_comes_back_and_what_came_later_goes(
     top.mkdir()
     fill_with_everything(top)
     before = tree(top)
-    directory, limit = Directory(str(top), root, ME[0]), GIB
+    directory, limit, filled = Directory(str(top), root, ME[0]), GIB, list[carrying.Filled]()
     assert user_files.run_sync(carrying.measure, [directory], limit) >= 7
     with (tmp_path / "archive").open("w+b") as archive:
         user_files.run_sync(carrying.save, directory, archive.fileno(), limit, nothing)
@@ -131,7 +131,7 @@ def test_everything_comes_back_and_what_came_later_goes(
         (top / "sub" / "closed").chmod(0o700)
         subprocess.run(["rm", "-rf", str(top)], check=True)
         os.lseek(archive.fileno(), 0, os.SEEK_SET)
-        user_files.run_sync(carrying.fill, directory, archive.fileno())
+        user_files.run_sync(carrying.fill, directory, archive.fileno(), filled)
         assert tree(top) == before
         # In place there is what came later.
         (top / "later").mkdir()
@@ -139,8 +139,12 @@ def test_everything_comes_back_and_what_came_later_goes(
         if os.geteuid() == 0:
             os.chown(top / "later", *ME)
         os.lseek(archive.fileno(), 0, os.SEEK_SET)
-        user_files.run_sync(carrying.fill, directory, archive.fileno())
+        user_files.run_sync(carrying.fill, directory, archive.fileno(), filled)
         assert tree(top) == before
+    # Only what was not there is taken away again.
+    assert filled == [carrying.Filled(str(top), True)]
+    user_files.run_sync(carrying.empty, directory, filled[0])
+    assert os.listdir(home) == []
 
 
 def test_more_than_may_be_carried(home: Path, tmp_path: Path, user_files: UserFiles, root: int) -> None:
@@ -172,5 +176,5 @@ def test_a_place_where_the_user_may_make_nothing(tmp_path: Path, user_files: Use
         (tmp_path / "archive").open("w+b") as archive,
         pytest.raises(Refused, match="which the job carries, cannot be"),
     ):
-        user_files.run_sync(carrying.fill, Directory("/etc/slurmckpt-test/x", root, ME[0]), archive.fileno())
+        user_files.run_sync(carrying.fill, Directory("/etc/slurmckpt-test/x", root, ME[0]), archive.fileno(), [])
     assert not Path("/etc/slurmckpt-test").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmckpt.coordinator.files.putting_back import bring_back
+from slurmckpt.coordinator.files.putting_back import Place, bring_back
 from slurmckpt.errors import Refused
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.manifest import OpenFile
@@ -34,7 +34,7 @@ def truncate_below(user_files: UserFiles, top: Path, sizes: dict[str, int]) -> N
     root = os.open(top, os.O_PATH)
     try:
         files = [OpenFile(path, size, 0o644) for path, size in sizes.items()]
-        user_files.run_sync(bring_back, files, [], root, -1, UID)
+        user_files.run_sync(bring_back, files, [], Place(root, -1, UID))
     finally:
         os.close(root)
 

@@ -20,6 +20,7 @@ from slurmckpt.capture.inspect.descriptors import Writing
 from slurmckpt.capture.preflight import OpenFile, PodScan
 from slurmckpt.config import Files
 from slurmckpt.coordinator.files import content, putting_back, saving
+from slurmckpt.coordinator.files.putting_back import Place, Traces
 from slurmckpt.coordinator.files.rules import Rules
 from slurmckpt.coordinator.files.saving import PodFiles, Saver
 from slurmckpt.errors import Refused, SlurmckptError
@@ -43,6 +44,7 @@ class Job:
         self.open: dict[Path, tuple[Writing, bool]] = {}
         self.saved = PodFiles()
         self.carried: list[CarriedDirectory] = []
+        self.traces = Traces()
 
     def write(self, name: str, data: bytes = TEN) -> Path:
         path = self.home / name
@@ -108,7 +110,8 @@ class Job:
         try:
             if (self.staging / saving.CONTENT).exists():
                 source = os.open(self.staging / saving.CONTENT, os.O_RDONLY)
-            self.files.run_sync(putting_back.bring_back, self.saved.open_files, self.saved.absent, root, source, ME[0])
+            place = Place(root, source, ME[0], self.traces.files)
+            self.files.run_sync(putting_back.bring_back, self.saved.open_files, self.saved.absent, place)
         finally:
             os.close(root)
             if source >= 0:
@@ -229,6 +232,20 @@ def test_a_file_that_was_replaced_comes_back_under_its_name_only(job: Job) -> No
     # The second pod that had it open finds it as it should be: the first may have it open already.
     job.bring_back()
     assert path.stat().st_ino == inode
+
+
+def test_what_was_made_anew_is_taken_away_when_the_restore_fails(job: Job) -> None:
+    """The script that begins anew then would not expect it."""
+    gone, changed, replaced = (job.opens(job.write(name)) for name in ("gone", "changed", "replaced"))
+    job.save()
+    gone.unlink()
+    changed.write_bytes(b"new")
+    replaced.unlink()
+    job.write("replaced", b"new")
+    job.bring_back()
+    assert sorted(os.listdir(job.home)) == ["changed", "gone", "replaced"]
+    asyncio.run(putting_back.take_away(os.getpid(), ME[0], job.files, job.traces))
+    assert sorted(os.listdir(job.home)) == ["changed", "replaced"]
 
 
 def test_a_link_in_the_place_of_a_saved_file_is_not_followed(job: Job) -> None:
