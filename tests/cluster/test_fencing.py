@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, Job, chain, restored_from, wait_for
+from tests.cluster.harness import Cluster, Job, chain, move, restored_from, wait_for
 from tests.cluster.test_cleanup import assert_clean
-
-pytestmark = pytest.mark.long
 
 # sandbox/lib/config.sh: store.lease_watch.
 WATCH_SECONDS = 2.0
@@ -36,8 +34,8 @@ def epochs(cluster: Cluster, job: Job) -> dict[int, int]:
 
 
 def alive(cluster: Cluster, node: str, name: str) -> bool:
-    """Whether a process with this in its command line runs on a node."""
-    return cluster.root(node, f"pgrep -f '[p]ython3 {name}'", check=False).returncode == 0
+    """Whether a rank that runs this program is on a node; its shim may be there for a while longer."""
+    return cluster.root(node, f"pgrep -f '^(/usr/bin/)?python3 {name}'", check=False).returncode == 0
 
 
 def wait_restored(job: Job, node: str) -> int:
@@ -75,6 +73,7 @@ def silent_store(cluster: Cluster, node: str, directory: Path) -> Iterator[None]
         cluster.root(node, "touch /tmp/answer")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["batch", "step"])
 def test_a_node_that_lost_its_network(cluster: Cluster, directory: Path, kind: str) -> None:
     """Its ranks go on for as long as Slurm takes to give it up; no line of theirs is in the files of the job in the end."""
@@ -101,6 +100,26 @@ def test_a_node_that_lost_its_network(cluster: Cluster, directory: Path, kind: s
     assert [attempt["outcome"] for attempt in job.status()["attempts"]] == ["lost", "COMPLETED"]
 
 
+@pytest.mark.long
+def test_the_job_may_come_back_to_the_node(cluster: Cluster, directory: Path) -> None:
+    """slurmd remembers a script that nobody has told it to end: then it drains the node when the job comes back."""
+    job = cluster.submit("exec python3 chain.py 3000 0.1", "--checkpoint-interval=infinite", directory=directory)
+    job.wait_output("^5 ")
+    job.checkpoint()
+    node = job.node()
+    with cut(cluster, node):
+        wait_restored(job, node)
+        assert not alive(cluster, node, "chain.py")
+        cluster.verb("start", node)
+        wait_for("the node", lambda: cluster.run("sinfo", "-hn", node, "-o", "%T").stdout.split()[0] == "idle", 60)
+        move(job, job.node())
+        assert job.node() == node
+        job.cancel()
+        assert job.wait_end().split()[0] == "CANCELLED"
+    assert "Duplicate" not in cluster.run("sinfo", "-hN", "-o", "%E").stdout
+
+
+@pytest.mark.long
 def test_a_checkpoint_that_was_being_published(cluster: Cluster, directory: Path) -> None:
     """The coordinator stands still in the middle of a commit, as one whose store hangs, and wakes up too late."""
     (directory / "hog.py").write_text(HOG)
@@ -137,7 +156,7 @@ def test_a_checkpoint_that_was_being_published(cluster: Cluster, directory: Path
 
 def test_a_store_that_does_not_answer_costs_the_job_nothing(cluster: Cluster, directory: Path) -> None:
     """Fail open: when it answers again, checkpoints go on."""
-    job = cluster.submit("python3 chain.py 400 0.1", "--checkpoint-interval=infinite", directory=directory)
+    job = cluster.submit("python3 chain.py 250 0.1", "--checkpoint-interval=infinite", directory=directory)
     job.wait_output("^5 ")
     first, node = job.checkpoint(), job.node()
     with silent_store(cluster, node, directory):
@@ -152,9 +171,10 @@ def test_a_store_that_does_not_answer_costs_the_job_nothing(cluster: Cluster, di
         job.wait_output(f"^{reached + 30} ")
     assert job.checkpoint() > first
     assert job.wait_end() == "COMPLETED", job.output()
-    assert job.output().splitlines() == chain(400)
+    assert job.output().splitlines() == chain(250)
 
 
+@pytest.mark.long
 def test_a_node_that_lost_its_network_and_its_store(cluster: Cluster, directory: Path) -> None:
     """It cannot know, so its ranks live, until the store answers: that is the first that it hears."""
     job = cluster.submit("python3 chain.py 3000 0.1", "--checkpoint-interval=infinite", directory=directory)

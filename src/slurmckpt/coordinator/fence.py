@@ -8,11 +8,13 @@ proves nothing: the job goes on (docs/architecture.md, "Fencing").
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
+from slurmckpt.coordinator.pod import Pod
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.identity import JobIdentity
 from slurmckpt.store import lease
@@ -23,6 +25,9 @@ log = logging.getLogger(__name__)
 
 # From the look that finds the lease lost to the end of the last rank.
 _MARGIN_SECONDS = 2.0
+_KILL_SECONDS = 1.5
+# A node that is back registers within SlurmdTimeout (300 s), and is told then that the job is not its any more.
+_SLURM_SECONDS = 900.0
 
 
 async def watch(store: JobStore, epoch: int, period: float, lost: Callable[[str], Awaitable[None]]) -> None:
@@ -73,3 +78,26 @@ async def wait_for_the_other(job: JobIdentity, period: float, taken: float) -> N
     if seconds > 0:
         log.info("job %d: the node before may still run it; it is given %.0f s to notice", job.job_id, seconds)
         await asyncio.sleep(seconds)
+
+
+async def kill(pod: Pod) -> None:
+    """End the ranks of a pod at once. Their shims stay where they can: for Slurm the tasks still run."""
+    try:
+        if pod.running:
+            await asyncio.wait_for(pod.kill_tasks(), _KILL_SECONDS)
+            return
+    except (SlurmckptError, asyncio.TimeoutError) as error:
+        log.warning("step %s: %s; its shims go with it", pod.step, str(error) or "no answer")
+    pod.destroy()
+    await pod.gone()
+
+
+async def until_slurm_knows(pods: Iterable[Pod]) -> None:
+    """Return when Slurm has ended these steps, or has had time enough to.
+
+    slurmd remembers a batch script until slurmctld tells it to end the job, which it does when a node that comes back
+    reports steps that it should not have. With no step left to report slurmd would take the job, when it comes back to
+    the node, for a second copy, and Slurm drains the node ("Duplicate jobid"; launch_state.c, seen on 26.05).
+    """
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(asyncio.gather(*(pod.gone() for pod in pods)), _SLURM_SECONDS)

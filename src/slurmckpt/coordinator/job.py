@@ -68,6 +68,7 @@ class Job:
         # Then nothing is left to do here, and no epilog may ever come: for slurmctld the job is not on this node.
         self.superseded = asyncio.Event()
         self._working: set[asyncio.Task[None]] = set()
+        self._beside: list[asyncio.Task[None]] = []
         self._opening: asyncio.Task[None] | None = None
         self._stopping = False
         if declined:
@@ -96,8 +97,8 @@ class Job:
                 begun, self.steps, self.notices, self._numbers, self._recovery.watch, self._recovery.job_is_ending
             )
             fenced = fence.watch(begun.store, begun.epoch, self.settings.store.lease_watch, self._superseded)
-            for work in (self._checkpointer.keep_time(), fenced, Stops(self.steps).watch(), *self._recovery.works()):
-                self._work(work)
+            works = (self._checkpointer.keep_time(), fenced, Stops(self.steps).watch(), *self._recovery.works())
+            self._beside = [self._work(work) for work in works]
         except rules.Pointless as error:
             self.decline(str(error), error.quiet)
         except Exception as error:  # the tasks wait for us: whatever it is, they must run
@@ -280,11 +281,20 @@ class Job:
     async def _superseded(self, reason: str) -> None:
         """A newer incarnation runs elsewhere: this one was given up for dead, publishes nothing and ends."""
         assert self._incarnation is not None and self._checkpointer is not None
-        if not self._incarnation.superseded:
-            log.error("job %d: %s; what runs of it here is ended", self.spec.job.job_id, reason)
+        first = not self._incarnation.superseded
         self._incarnation.superseded = self._declined = reason
         self._checkpointer.abandon()
-        await self._end_pods()
+        if not first:
+            return
+        log.error("job %d: %s; what runs of it here is ended", self.spec.job.job_id, reason)
+        for work in self._beside:
+            if work is not asyncio.current_task():
+                work.cancel()
+        await asyncio.gather(*(fence.kill(pod) for pod in self._pods()))
+        self._work(self._leave())
+
+    async def _leave(self) -> None:
+        await fence.until_slurm_knows(self._pods())
         self.superseded.set()
 
     def _pods(self) -> list[Pod]:
@@ -297,10 +307,11 @@ class Job:
         for pod in pods:
             await pod.gone()
 
-    def _work(self, coroutine: Any) -> None:
+    def _work(self, coroutine: Any) -> asyncio.Task[None]:
         work: asyncio.Task[None] = asyncio.create_task(coroutine)
         self._working.add(work)
         work.add_done_callback(self._worked)
+        return work
 
     def _worked(self, work: asyncio.Task[None]) -> None:
         self._working.discard(work)

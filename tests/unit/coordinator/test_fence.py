@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from slurmckpt.coordinator import fence
+from slurmckpt.coordinator.pod_init import PodError
 from slurmckpt.errors import StoreError
 from slurmckpt.identity import JobIdentity
 from slurmckpt.store import lease
@@ -144,3 +146,53 @@ def test_the_new_incarnation_waits_for_the_other_to_notice(monkeypatch: pytest.M
     assert slept == [pytest.approx(7.0, abs=0.5)]
     asyncio.run(fence.wait_for_the_other(job, 10.0, now - 13.0))
     assert len(slept) == 1
+
+
+class FakePod:
+    """A pod whose ranks are killed at once, too late or not at all, as `kill` says; when it runs."""
+
+    def __init__(self, kill: str, running: bool = True) -> None:
+        self.step, self.running = "0", running
+        self.events: list[str] = []
+        self._kill = kill
+
+    async def kill_tasks(self) -> None:
+        if self._kill == "late":
+            await asyncio.sleep(60)
+        if self._kill == "fails":
+            raise PodError("pod init of step 0 does not answer KILL")
+        self.events.append("killed")
+
+    def destroy(self) -> None:
+        self.events.append("destroyed")
+
+    async def gone(self) -> None:
+        self.events.append("gone")
+
+
+@pytest.mark.parametrize(
+    ("pod", "events"),
+    [
+        (FakePod("at once"), ["killed"]),
+        (FakePod("late"), ["destroyed", "gone"]),
+        (FakePod("fails"), ["destroyed", "gone"]),
+        (FakePod("at once", running=False), ["destroyed", "gone"]),
+    ],
+    ids=["at-once", "late", "fails", "not-running"],
+)
+def test_ranks_are_killed_and_shims_stay_where_they_can(
+    monkeypatch: pytest.MonkeyPatch, pod: FakePod, events: list[str]
+) -> None:
+    monkeypatch.setattr(fence, "_KILL_SECONDS", 0.05)
+    asyncio.run(fence.kill(cast(Any, pod)))
+    assert pod.events == events
+
+
+def test_slurm_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fence, "_SLURM_SECONDS", 0.05)
+
+    async def scene() -> None:
+        pod = SimpleNamespace(gone=asyncio.Event().wait)
+        await asyncio.wait_for(fence.until_slurm_knows([cast(Any, pod)]), 5)
+
+    asyncio.run(scene())

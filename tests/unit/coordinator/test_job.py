@@ -215,6 +215,21 @@ class StoppablePod:
         self.running = False
 
 
+class FencedPod(StoppablePod):
+    """A pod whose ranks can be killed, and which Slurm ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.killed = False
+        self.over = asyncio.Event()
+
+    async def kill_tasks(self) -> None:
+        self.killed = True
+
+    async def gone(self) -> None:
+        await self.over.wait()
+
+
 def test_stop_ends_the_pods_before_it_waits_for_what_works_in_them(tmp_path: Path) -> None:
     """A CRIU that dumps for minutes ends with its pod; nothing else makes it end."""
 
@@ -396,19 +411,24 @@ def test_status(tmp_path: Path) -> None:
 def test_a_newer_incarnation_ends_the_pods_of_this_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
         job = new_job(tmp_path)
-        pod = StoppablePod()
+        pod = FencedPod()
         job.steps["9"] = Step("9", 1, 1, pod=cast(Any, pod))
         abandoned: list[bool] = []
-        job._checkpointer = cast(Any, SimpleNamespace(abandon=lambda: abandoned.append(not pod.running)))
+        job._checkpointer = cast(Any, SimpleNamespace(abandon=lambda: abandoned.append(pod.killed)))
+        recovery = job._work(asyncio.Event().wait())
+        job._beside = [recovery]
         job._incarnation = cast(
             Any, SimpleNamespace(superseded="", epoch=1, marks=Marks(), staging=tmp_path / "staging")
         )
         job._runner = cast(Any, None)
         job._ready.set()
         await job._superseded("job 7 has a newer incarnation (epoch 2)")
-        assert not pod.running
+        assert pod.killed
         assert abandoned == [False]
-        assert job.status()["declined"] == "job 7 has a newer incarnation (epoch 2)"
+        # Nothing brings its ranks back, or requeues the job of the other.
+        await asyncio.sleep(0)
+        assert recovery.cancelled()
+        assert job._declined == "job 7 has a newer incarnation (epoch 2)"
         # A step that comes now would run beside that of the newer incarnation.
         one, shim = channels()
         step = job.step_of(hello())
@@ -416,6 +436,11 @@ def test_a_newer_incarnation_ends_the_pods_of_this_one(tmp_path: Path, caplog: p
         step.add(task(one))
         assert await heard(shim) == ["EXIT 9"]
         shim.close()
+        # Its shims are Slurm's to end: only then is there nothing more to do here.
+        await job._superseded("job 7 has a newer incarnation (epoch 2)")
+        assert not job.superseded.is_set()
+        pod.over.set()
+        await asyncio.wait_for(job.superseded.wait(), 5)
         await job.stop()
 
     asyncio.run(scene())
