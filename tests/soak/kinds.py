@@ -14,6 +14,8 @@ from tests.cluster.harness import chain, ring
 
 # slurmstepd, into the output of a batch script: `[2026-11-29T17:29:25.889] error: *** JOB 111 ON n2 CANCELLED ...`
 _FROM_SLURM = re.compile(r"\[\d{4}-\d\d-\d\dT[\d:.]+\] error: ")
+# A shell, of a program that died with a CRIU.
+_FROM_SHELL = re.compile(r"\S+/slurm_script: line \d+: +\d+ (?:Trace/breakpoint trap|Killed) ")
 PAUSE = 0.25  # seconds between two lines of a program
 
 
@@ -113,8 +115,9 @@ KINDS = (
 
 
 def of_ours(line: str) -> bool:
-    """Whether a line of a job's output was said by slurmckpt or Slurm and not by the job."""
-    return line.startswith(("slurmckpt: ", "slurmstepd: ", "srun: ")) or bool(_FROM_SLURM.match(line))
+    """Whether a line of a job's output was said by slurmckpt, Slurm or the shell and not by the job's program."""
+    said = line.startswith(("slurmckpt: ", "slurmstepd: ", "srun: "))
+    return said or bool(_FROM_SLURM.match(line) or _FROM_SHELL.match(line))
 
 
 def compare(path: Path, expected: list[str], complete: bool, repeated: bool) -> str:
