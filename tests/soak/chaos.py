@@ -25,11 +25,42 @@ class Chaos:
     broken: str = ""
     mend_at: float = 0.0
     log: Callable[[str], None] = print
+    wrong: list[str] = field(default_factory=list)
+    _duplicates: set[tuple[str, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._duplicates = {(node, number) for node in self.nodes for number in self._taken_for_copies(node)}
+
+    def resume(self) -> None:
+        """What an administrator does about nodes that Slurm has drained with "Duplicate jobid".
+
+        A script that ends while its node is cut off is remembered there, and when its job comes back to the node, Slurm
+        takes it for a second copy. That is Slurm's own (docs/reliability.md); for a job that the fence has ended it is
+        our fault.
+        """
+        drained = self.cluster.run("sinfo", "-hN", "-t", "drain", "-o", "%N %E", check=False).stdout.splitlines()
+        for node in {line.split()[0] for line in drained if "Duplicate jobid" in line}:
+            for number in self._taken_for_copies(node):
+                if (node, number) not in self._duplicates:
+                    self._duplicates.add((node, number))
+                    self.log(f"{node} is drained: Duplicate jobid of {number}")
+                    self.counts["nodes drained by Slurm's memory of a script that ended while they were cut off"] += 1
+                    fenced = f"grep -q 'job {number}: .*what runs of it here is ended' /var/log/slurmckpt.log"
+                    if self.cluster.root(node, fenced, check=False).returncode == 0:
+                        self.wrong.append(f"{node}: drained for job {number}, which was fenced there")
+                    self.cluster.root("ctl", f"scontrol release {number}", check=False)
+            self.cluster.root("ctl", f"scontrol update nodename={node} state=resume", check=False)
+
+    def _taken_for_copies(self, node: str) -> list[int]:
+        pattern = "s/.*JobId=\\([0-9]*\\) .*do not launch second copy.*/\\1/p"
+        text = self.cluster.root(node, f"sed -n '{pattern}' /var/log/slurmd.log", check=False).stdout
+        return [int(word) for word in text.split()]
 
     def disturb(self) -> None:
         """One disturbance, if one is possible now."""
         if self.broken and time.monotonic() >= self.mend_at:
             self.mend()
+        self.resume()
         acts: list[tuple[int, Callable[[], None]]] = [
             (3, self._fail),
             (2, self._cut),

@@ -82,9 +82,11 @@ def _soak(cluster: Cluster, arguments: argparse.Namespace) -> int:
         time.sleep(0.3)
     say(f"no more disturbances; {len(jobs.left())} of {len(jobs.all)} jobs have not ended yet")
     chaos.mend()
-    wrong = _finish(cluster, jobs)
+    wrong = _finish(cluster, jobs, chaos)
     judged, counts = jobs.judge()
     wrong += judged
+    chaos.resume()
+    wrong += chaos.wrong
     wrong += _leftovers(cluster)
     wrong += _pruned(cluster, jobs, counts)
     for title, count in sorted({**counts, **chaos.counts, "jobs": len(jobs.all)}.items()):
@@ -95,11 +97,12 @@ def _soak(cluster: Cluster, arguments: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def _finish(cluster: Cluster, jobs: Jobs) -> list[str]:
+def _finish(cluster: Cluster, jobs: Jobs, chaos: Chaos) -> list[str]:
     """Let all jobs end. One that Slurm holds, as it was requeued too often, is released: that is not what is tried."""
 
     def ended() -> bool:
         jobs.look()
+        chaos.resume()
         for one in jobs.left():
             if one.state in ("PENDING", "REQUEUE_HOLD"):
                 cluster.root("ctl", f"scontrol release {one.job.number}", check=False)
