@@ -9,8 +9,6 @@ import pytest
 
 from tests.cluster.harness import Cluster, Job, move, restored_from, wait_for
 
-pytestmark = pytest.mark.long
-
 SCRIPTS = {
     "step": ("srun -n2 python3 ticks.py rank", ("rank0", "rank1")),
     "batch": ("exec python3 ticks.py batch", ("batch0",)),
@@ -55,7 +53,7 @@ def resume(cluster: Cluster, job: Job) -> None:
 
 
 @pytest.mark.parametrize("kind", SCRIPTS)
-@pytest.mark.parametrize("option", ["off", "1s"])
+@pytest.mark.parametrize("option", [pytest.param("off", marks=pytest.mark.long), "1s"])
 def test_suspend_and_resume(cluster: Cluster, directory: Path, kind: str, option: str) -> None:
     """Without us as well: that the test can tell. SIGTSTP is caught, so it is not that which stops them."""
     script, names = SCRIPTS[kind]
@@ -86,6 +84,7 @@ def test_suspend_and_resume(cluster: Cluster, directory: Path, kind: str, option
     assert "checkpoint skipped" not in job.output()
 
 
+@pytest.mark.long
 def test_a_suspended_job_that_loses_its_node(cluster: Cluster, directory: Path) -> None:
     """Slurm holds it then, as `scontrol suspend` has set its priority to 0. Released, it runs, from before the suspension."""
     script, names = SCRIPTS["step"]
