@@ -20,9 +20,10 @@ from slurmckpt.coordinator.finished import ScriptEnd
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import PREFIX, Notices
 from slurmckpt.coordinator.pod import Pod
+from slurmckpt.coordinator.podless import end_tasks, run_directly
 from slurmckpt.coordinator.recovery import events
 from slurmckpt.coordinator.recovery.watch import Recovery
-from slurmckpt.coordinator.runner import StepRunner, end_tasks, run_directly
+from slurmckpt.coordinator.runner import StepRunner
 from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.coordinator.step import Step, StepNumbers

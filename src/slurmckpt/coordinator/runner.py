@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
@@ -17,6 +16,7 @@ from slurmckpt.coordinator.notices import Notices, say
 from slurmckpt.coordinator.plan import Plan
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.pod_init import PodSettings
+from slurmckpt.coordinator.podless import end_tasks, run_directly
 from slurmckpt.coordinator.returning import Returning
 from slurmckpt.coordinator.script import restart
 from slurmckpt.coordinator.script.launch import Launch
@@ -388,22 +388,3 @@ async def _watch(launch: Launch, returning: Returning) -> None:
     await launch.ended.wait()
     if launch.step in returning.missing:
         returning.fail(f"srun ended before step {launch.step} had started again (wait status {launch.status})")
-
-
-async def run_directly(step: Step, tasks: Sequence[Task]) -> None:
-    """Fail open: every shim executes its task itself."""
-    step.let_anchor_go()
-    step.streams.close()
-    for task in tasks:
-        with contextlib.suppress(ConnectionError):
-            await task.run_directly()
-
-
-async def end_tasks(step: Step, tasks: Sequence[Task]) -> None:
-    """Their shims end as if the tasks had been killed."""
-    step.let_anchor_go()
-    step.streams.close()
-    for task in tasks:
-        with contextlib.suppress(ConnectionError):
-            await task.channel.send("EXIT", [("status", int(signal.SIGKILL))])
-        task.close()
