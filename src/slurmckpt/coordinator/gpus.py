@@ -39,6 +39,7 @@ from slurmckpt.store.gpu import GpuImage
 
 log = logging.getLogger(__name__)
 
+_STATE_SECONDS = 20.0
 _PID = re.compile(r"\bprocess (\d+)\b")
 
 
@@ -126,8 +127,9 @@ class Gpus:
             yield
             return
         began = time.monotonic()
-        await self._lock(users)
         try:
+            # Within: who is cancelled while a lock is under way leaves it to be undone.
+            await self._lock(users)
             try:
                 await self._client.checkpoint(users.pids, self._timeout, users.one_by_one)
                 await asyncio.to_thread(_check_devices_gone, users)
@@ -157,14 +159,24 @@ class Gpus:
     async def _resume(self, users: Users) -> None:
         try:
             await self._client.resume(users.pids, self._timeout, one_by_one=users.one_by_one)
-        except Stuck as error:
-            for pid in error.pids:
+        except SlurmckptError as error:
+            left = error.pids if isinstance(error, Stuck) else await self._left_behind(users)
+            for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            text = users.named(error)
-            raise Skipped(f"ranks were killed, as they did not get their GPU state back: {text}") from error
-        except SlurmckptError as error:
-            raise Skipped(users.named(error)) from error
+            killed = "ranks were killed, as they did not get their GPU state back: " if left else ""
+            raise Skipped(killed + users.named(error)) from error
+
+    async def _left_behind(self, users: Users) -> list[int]:
+        """Those that do not run, or of which nobody knows."""
+        left = []
+        for pid in users.pids:
+            state: str | None = "unknown"
+            with contextlib.suppress(SlurmckptError):
+                state = await self._client.state(pid, _STATE_SECONDS)
+            if state not in (None, "RUNNING"):
+                left.append(pid)
+        return left
 
     async def pairs(self, image: GpuImage, step: Step) -> Pairs:
         """Which GPU stands for which. Raises Refused when the image cannot be put back on this node."""

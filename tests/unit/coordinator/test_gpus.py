@@ -68,6 +68,10 @@ class Client:
     async def restore(self, pids: list[int], seconds: float, pairs: Any, one_by_one: bool) -> None:
         await self._do("restore")
 
+    async def state(self, pid: int, seconds: float) -> str:
+        await self._do("state")
+        return "RUNNING"
+
     async def resume(self, pids: list[int], seconds: float, one_by_one: bool = False) -> None:
         await self._do("resume")
 
@@ -184,7 +188,7 @@ def test_no_boundary_is_told_with_the_process_as_its_user_knows_it(client: Clien
     inside: list[str] = []
     with pytest.raises(Skipped, match=r"no boundary: the GPU work of process 101 \(train\) did not end .* \(2 tries\)"):
         run(cycle(gpus(client, lock_tries=2), Users({1002: process(1002, 101)}), inside))
-    assert client.calls == ["lock", "lock"] and not inside
+    assert client.calls == ["lock", "lock", "resume"] and not inside
 
 
 def test_a_failure_in_between_resumes(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +200,37 @@ def test_a_failure_in_between_resumes(client: Client, monkeypatch: pytest.Monkey
     with pytest.raises(Skipped, match="has a GPU device open although"):
         run(cycle(gpus(client), Users({1002: process(1002, 101)}), []))
     assert client.calls[-1] == "resume"
+
+
+def test_who_is_cancelled_while_a_lock_is_under_way_leaves_nothing_locked(client: Client) -> None:
+    async def work() -> None:
+        reached = asyncio.Event()
+
+        async def lock(pids: list[int], seconds: float) -> None:
+            client.calls.append("lock")
+            reached.set()
+            await asyncio.sleep(600)
+
+        client.lock = lock  # type: ignore[method-assign]
+        task = asyncio.create_task(cycle(gpus(client), Users({1002: process(1002, 101)}), []))
+        await reached.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    run(work())
+    assert client.calls == ["lock", "resume"]
+
+
+def test_when_nobody_knows_whether_they_run_they_are_killed(client: Client) -> None:
+    victim = subprocess.Popen(["sleep", "600"])
+    client.trouble = {"resume": [SlurmckptError("the driver did not answer")], "state": [SlurmckptError("no answer")]}
+    with pytest.raises(Skipped, match=r"ranks were killed, .*: the driver did not answer"):
+        run(cycle(gpus(client), Users({victim.pid: process(victim.pid, 101)}), []))
+    assert victim.wait(30) == -9
+    client.trouble = {"resume": [SlurmckptError("another agent released them")]}
+    with pytest.raises(Skipped, match=r"^another agent released them"):
+        run(cycle(gpus(client), Users({1002: process(1002, 101)}), []))
 
 
 def test_what_is_stuck_is_killed(client: Client) -> None:

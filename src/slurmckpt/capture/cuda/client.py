@@ -29,6 +29,8 @@ _GRACE_SECONDS = 30.0
 _RELEASE_SECONDS = 120.0
 # How many agents may die of the same release before it is given up.
 _AGENTS = 3
+# The pids of a large pod are one line.
+_MAX_LINE = 1 << 20
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
@@ -82,9 +84,9 @@ class CudaClient:
         """All back to their GPUs, and running, within `seconds`. Raises Stuck: which ones are not; the others run."""
         await self._ask("resume", pids, seconds, pairs=pairs or [], one_by_one=one_by_one)
 
-    async def state(self, pid: int) -> str | None:
+    async def state(self, pid: int, seconds: float = _START_SECONDS) -> str | None:
         """RUNNING, LOCKED, CHECKPOINTED or FAILED; None for a process without CUDA state."""
-        found: str | None = await self._ask("state", [pid], _START_SECONDS)
+        found: str | None = await self._ask("state", [pid], seconds)
         return found
 
     async def close(self) -> None:
@@ -187,7 +189,7 @@ class CudaClient:
             raise
         finally:
             theirs.close()
-        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=_MAX_LINE)
         self._beating = asyncio.create_task(self._beat(self._writer))
 
     async def _beat(self, writer: asyncio.StreamWriter) -> None:
