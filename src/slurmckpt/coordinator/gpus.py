@@ -71,8 +71,13 @@ class Gpus:
         timeout: float = 600.0,
         client: CudaClient | None = None,
         known_failure: Callable[[], str] = str,
+        present: bool = True,
     ) -> None:
-        """known_failure: what a trial on this node has found against it; empty when nothing has."""
+        """known_failure: what a trial on this node has found against it; empty when nothing has.
+
+        present: whether the node has GPUs at all: where it has none, a cut costs nothing more.
+        """
+        self._present = present
         self._known_failure = known_failure
         self._settings = settings or Gpu()
         self._timeout = timeout
@@ -82,7 +87,7 @@ class Gpus:
         """Which processes have CUDA state, and can it be captured? Sets the participants' `gpu`. Raises Skipped."""
         everyone = {process.pid: (one, process) for one in participants for process in one.processes}
         holders = [process for one in participants for process in one.gpu_users]
-        chosen = await asyncio.to_thread(find.candidates, everyone)
+        chosen = await asyncio.to_thread(find.candidates, everyone) if self._present else []
         if not chosen and not holders:
             return Users()
         users = Users()

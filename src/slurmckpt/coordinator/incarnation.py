@@ -135,6 +135,7 @@ async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | No
                 settings.gpu,
                 settings.capture.timeout,
                 known_failure=lambda: gpu_answer.failure(settings, here.fingerprint),
+                present=any(key.startswith("gpu.") for key in here.fingerprint),
             ),
         )
         incarnation.planner.removed = journal.removed

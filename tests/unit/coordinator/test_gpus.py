@@ -128,6 +128,12 @@ def test_without_gpu_ranks_the_driver_is_not_asked(client: Client) -> None:
     assert client.calls == ["find"] and inside == ["at rest"]
 
 
+def test_a_node_without_gpus_is_not_searched(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find, "candidates", lambda pids: pytest.fail("it was"))
+    assert run(Gpus(Gpu(), 60.0, cast(Any, client), present=False).look([participant(with_device=False)])).pids == []
+    assert client.calls == []
+
+
 def test_the_library_alone_on_a_node_without_a_driver_is_no_reason(client: Client) -> None:
     client.trouble = {"find": [Unavailable("no driver")]}
     assert run(gpus(client).look([participant(with_device=False)])).pids == []
