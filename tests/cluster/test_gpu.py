@@ -83,24 +83,6 @@ def steps_of(job: Job) -> list[str]:
     return [line for line in job.output().splitlines() if line.startswith("step ")]
 
 
-def test_two_gpu_ranks_survive_the_death_of_their_node(gpus: Cluster, directory: Path) -> None:
-    """On other GPUs than before, which the driver is told; and the ranks go on beside the checkpoint, too."""
-    job = begin(gpus, directory)
-    seq = job.checkpoint()
-    job.wait_output(f"^step {len(steps_of(job)) + 5} ")
-    node = job.node()
-    gpus.verb("fail", node)
-    try:
-        assert restored_from(job) == seq
-        assert job.wait_end() == "COMPLETED", job.output()
-    finally:
-        gpus.verb("start", node)
-    assert steps_of(job) == values(STEPS)
-    output = job.output()
-    assert "GPU profile sockets: driver 580.95.05, 2 GPUs: only sockets between ranks" in output
-    assert "nccl 1" in output
-
-
 def test_ranks_that_crash_come_back_with_their_gpu_state(gpus: Cluster, directory: Path) -> None:
     job = begin(gpus, directory)
     job.checkpoint()
@@ -184,3 +166,21 @@ def test_the_selftest_on_a_node(gpus: Cluster) -> None:
     doctor = gpus.run("slurmckpt", "doctor", user="root", node="n1", check=False)
     assert "selftest --gpu has failed since this node was booted" in doctor.stdout
     gpus.root("n1", "rm /run/slurmckpt/gpu-selftest.json")
+
+
+def test_two_gpu_ranks_survive_the_death_of_their_node(gpus: Cluster, directory: Path) -> None:
+    """On other GPUs than before, which the driver is told; and the ranks go on beside the checkpoint, too."""
+    job = begin(gpus, directory)
+    seq = job.checkpoint()
+    job.wait_output(f"^step {len(steps_of(job)) + 5} ")
+    node = job.node()
+    gpus.verb("fail", node)
+    try:
+        assert restored_from(job) == seq
+        assert job.wait_end() == "COMPLETED", job.output()
+    finally:
+        gpus.verb("start", node)
+    assert steps_of(job) == values(STEPS)
+    output = job.output()
+    assert "GPU profile sockets: driver 580.95.05, 2 GPUs: only sockets between ranks" in output
+    assert "nccl 1" in output
