@@ -122,6 +122,18 @@ def test_gpus_that_cannot_take_the_state_are_a_cold_start_with_the_reason(gpus: 
     assert steps_of(job)[-STEPS:] == values(STEPS)
 
 
+def test_gpu_memory_that_does_not_fit_into_the_jobs_limit(gpus: Cluster, directory: Path) -> None:
+    """It would be copied into the job's memory, and the kernel would kill a rank for it."""
+    script = "EXTRA_BYTES=400000000 srun -n1 python3 gpu_rank.py {steps} 1 0 $SLURM_JOB_ID"
+    job = begin(gpus, directory, script, "--mem=300")
+    refused = gpus.run("slurmckpt", "checkpoint", job.name, check=False)
+    assert refused.returncode != 0
+    assert "a checkpoint copies into the job's memory" in refused.stdout + refused.stderr
+    assert "more with --mem" in refused.stdout + refused.stderr
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert steps_of(job) == values(STEPS)
+
+
 def order(cluster: Cluster, job: Job, place: str, text: str) -> None:
     """Let something happen at a place of slurmckpt.faults."""
     directory = "/run/slurmckpt-faults"

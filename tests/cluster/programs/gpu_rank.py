@@ -1,6 +1,6 @@
 """A rank on a simulated device: each step adds to its device memory, meets its peers in a kernel, and prints what it has.
 
-gpu_rank.py STEPS MEMBERS MEMBER MEETING [DEVICE]
+gpu_rank.py STEPS MEMBERS MEMBER MEETING [DEVICE]        EXTRA_BYTES: more device memory, which it never touches
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def main() -> None:
     check(cuda.cuCtxSetCurrent(context))
     check(cuda.cuMemAlloc(ctypes.byref(pointer), ctypes.c_size_t(BYTES)))
     check(cuda.cuMemsetD8(pointer, ctypes.c_ubyte(member), ctypes.c_size_t(BYTES)))
+    if extra := int(os.environ.get("EXTRA_BYTES", "0")):
+        check(cuda.cuMemAlloc(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(extra)))
     host = ctypes.create_string_buffer(BYTES)
     if member == 0:
         print("nccl", os.environ.get("NCCL_P2P_DISABLE"), flush=True)
