@@ -7,18 +7,21 @@ from collections.abc import Iterator
 from slurmckpt.capture import procfs
 from slurmckpt.capture.inspect.inspection import Inspection
 from slurmckpt.capture.judgements import shown
+from slurmckpt.capture.judgements.memory import is_message_queue
 from slurmckpt.capture.refusals import Reason
 
 
 def judge(seen: Inspection) -> Iterator[Reason]:
     """POSIX message queues, semaphores with SEM_UNDO, event descriptors with EFD_SEMAPHORE, packet pipes."""
+    open_ones = {one.path for one in seen.descriptors.files if is_message_queue(one, seen)}
     for name in seen.queues:
-        holders = (one.holder.process for one in seen.descriptors.files if one.path == name)
-        yield Reason(
-            next(holders, seen.processes[0]),
-            f"has the POSIX message queue {shown(name)}, or another process of its step has, which cannot be captured",
-            "unlink it before a checkpoint, or use a System V queue, a pipe or a socket",
-        )
+        # What is open is told with its holder (`memory`).
+        if name not in open_ones:
+            yield Reason(
+                seen.processes[0],
+                f"or another of its step has made the POSIX message queue {shown(name)}, which cannot be captured",
+                "unlink it before a checkpoint, or use a System V queue, a pipe or a socket",
+            )
     for one in seen.traits:
         if one.has_undo:
             yield Reason(
