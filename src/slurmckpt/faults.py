@@ -46,6 +46,7 @@ PLACES: dict[str, str] = {
     "capture.stopping": "a checkpoint, CRIU stops the processes",
     "capture.stopped": "a checkpoint, all pods stand still (first meeting)",
     "capture.measure": "a checkpoint, output is drained and measured while frozen",
+    "capture.files": "a checkpoint, the content of files is saved while frozen",
     "capture.written": "a checkpoint, images written, still frozen (second meeting)",
     "capture.resumed": "a checkpoint, the ranks run again, nothing committed",
     "capture.outputs": "a checkpoint, while output files are saved",

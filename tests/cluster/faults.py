@@ -170,6 +170,7 @@ SURVIVED = (
     Fault("stopped-raise", CHECKPOINT, "capture.stopped", "raise", "a failure when all pods stand still", GOES_ON),
     Fault("measure-raise", CHECKPOINT, "capture.measure", "raise", "draining output fails", GOES_ON),
     Fault("measure-error", CHECKPOINT, "capture.measure", "EIO", "measuring output files fails", GOES_ON),
+    Fault("files-full", CHECKPOINT, "capture.files", "ENOSPC", "the staging disk is full for files", GOES_ON),
     Fault("written-raise", CHECKPOINT, "capture.written", "raise", "a failure when the images are written", GOES_ON),
     Fault("written-full", CHECKPOINT, "capture.written", "ENOSPC", "the staging disk is full at the end", GOES_ON),
     Fault("resumed-raise", CHECKPOINT, "capture.resumed", "raise", "a failure right after the freeze", GOES_ON),
