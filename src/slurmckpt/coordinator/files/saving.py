@@ -77,6 +77,7 @@ class Saver:
         self._stop = threading.Event()
         self._target = -1
         self._end = 0
+        self._total = 0
         self._samples = 0
         self._places: dict[tuple[int, int], int] = {}
         # source, place in the target, size, path
@@ -136,10 +137,11 @@ class Saver:
         saved = PodFiles()
         known = {file.path for file in treated}
         for file, treatment in treated.items():
-            if treatment == "save":
+            if treatment == "save" and not (self._rules.may_cut(file) and _is_closed(root, file.path)):
                 saved.open_files.append(self._save(root, file.path, file, known, saved))
             else:
-                saved.open_files.append(self._measure(root, file, treatment))
+                instead: Treatment = "truncate" if treatment == "save" else treatment
+                saved.open_files.append(self._measure(root, file, instead))
         return saved
 
     def _measure(self, root: int, file: Found, treatment: Treatment) -> OpenFile:
@@ -202,6 +204,9 @@ class Saver:
     def _add(self, root: int, path: str, source: int, size: int) -> int:
         """Put the content at the end of the target, now or in finish(). Gives its place."""
         place = self._end
+        self._total += size
+        if self._total > self._rules.settings.max_save:
+            raise SlurmckptError(f"{path} and what else is written in place is more than may be saved (files.max_save)")
         self._end += -(-size // _ALIGNMENT) * _ALIGNMENT
         os.ftruncate(self._target, self._end)
         if size >= _CLONE_BYTES and len(self._clones) < _MAX_CLONES:
@@ -255,6 +260,17 @@ def _opened(root: int, path: str, flags: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _is_closed(root: int, path: str) -> bool:
+    """Whether the user may not read the file, though it writes it."""
+    try:
+        with _opened(root, path, os.O_RDONLY):
+            return False
+    except PermissionError:
+        return True
+    except OSError:
+        return False
 
 
 def _check_is(status: os.stat_result, file: Found) -> None:

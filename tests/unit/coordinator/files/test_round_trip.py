@@ -377,10 +377,11 @@ def test_a_log_that_was_begun_again(job: Job) -> None:
         job.bring_back()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: rights of another user")
 def test_a_log_that_its_user_may_not_read(job: Job) -> None:
-    log = job.logs(job.write("log"))
+    log = job.opens(job.write("log"), Writing.ONWARDS)
     log.chmod(0o200)
-    job.save()
+    assert policies(job.save()) == {"log": "truncate"}
     with log.open("ab") as file:
         file.write(b"more")
     job.bring_back()
@@ -537,6 +538,18 @@ def test_a_log_that_was_written_back_and_removed_is_there_again(job: Job) -> Non
     job.bring_back()
     assert all(stat.S_ISREG(name.stat().st_mode) and name.stat().st_uid == ME[0] for name in names)
     assert rows(path) == [1]
+
+
+def test_a_journal_that_nobody_has_open_and_that_is_too_large(job: Job) -> None:
+    path = job.home / "run.db"
+    connection = database(path, "persist")
+    connection.close()
+    owned([path])
+    job.opens(path)
+    journal = job.write("run.db-journal")
+    os.truncate(journal, 1 << 40)
+    with pytest.raises(SlurmckptError, match=r"/run.db-journal and what else is written in place is more than may be"):
+        job.save()
 
 
 def test_a_journal_that_nobody_has_open_is_saved_too(job: Job) -> None:
