@@ -15,7 +15,7 @@ from pathlib import Path
 from slurmckpt import __version__
 from slurmckpt.capture import criu
 from slurmckpt.coordinator import failures, group, node, schedule
-from slurmckpt.coordinator.choice import Skipped, Suspended, Unsettled
+from slurmckpt.coordinator.choice import Ended, Skipped, Suspended, Unsettled
 from slurmckpt.coordinator.files.rules import Rules, home_of
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
@@ -131,7 +131,7 @@ class Checkpointer:
             except lease.LeaseLost as error:
                 await self._lost(str(error))
                 raise
-            except Suspended:
+            except (Suspended, Ended):
                 raise
             except Exception as error:
                 if not isinstance(error, (SlurmckptError, OSError)):

@@ -23,6 +23,10 @@ class Unsettled(Skipped):
     """Not at this moment, but soon."""
 
 
+class Ended(Unsettled):
+    """Nothing runs that could be captured. Nothing is wrong with it."""
+
+
 class Suspended(Skipped):
     """Slurm has stopped the job, or is about to. Nothing is wrong with it."""
 
@@ -56,7 +60,7 @@ def choose(steps: Sequence[Step], script: Script | None) -> Choice:
     if batch is None:
         if others:
             raise Skipped("the steps of this job were not started by a batch script that runs here")
-        raise Skipped("no task of this job runs in a pod")
+        raise Ended("no task of this job runs in a pod")
     if script is None:
         return Choice([batch])
     by_launch = {id(step.launch): step for step in steps if step.launch is not None}

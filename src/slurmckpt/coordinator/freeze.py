@@ -31,7 +31,7 @@ from slurmckpt.capture.preflight import PodScan
 from slurmckpt.capture.processes import pod_processes
 from slurmckpt.config import Gate
 from slurmckpt.coordinator import outputs, shm
-from slurmckpt.coordinator.choice import Choice, Skipped, Suspended, Unsettled
+from slurmckpt.coordinator.choice import Choice, Ended, Skipped, Suspended, Unsettled
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
 from slurmckpt.coordinator.files.rules import Rules
 from slurmckpt.coordinator.files.saving import Saver
@@ -199,7 +199,7 @@ class Cut:
             name = participant.step.name
             await participant.pod.sync()
             if not participant.pod.running:
-                raise Unsettled(f"the tasks of step {name} have ended")
+                raise Ended(f"the tasks of step {name} have ended")
             if participant.pod.exits:
                 raise Unsettled(f"task {min(participant.pod.exits)} of step {name} has just ended")
             if participant.pod.stopping:

@@ -18,7 +18,7 @@ from slurmckpt import faults
 from slurmckpt.capture import linkremaps, sysvipc
 from slurmckpt.capture.preflight import PodScan
 from slurmckpt.coordinator import outputs, shm
-from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled, choose, without_script
+from slurmckpt.coordinator.choice import Choice, Ended, Skipped, Unsettled, choose, without_script
 from slurmckpt.coordinator.files.saving import Saver, foresee
 from slurmckpt.coordinator.freeze import Captured, Cut, Tools
 from slurmckpt.coordinator.gpus import Users
@@ -80,7 +80,7 @@ async def capture(
             # /proc, and CRIU in a pod, say this or that of processes that have ended under them.
             for step in before:
                 if step.pod is not None and await _has_ended(step.pod):
-                    raise Unsettled(f"the tasks of step {step.name} have ended") from error
+                    raise Ended(f"the tasks of step {step.name} have ended") from error
             raise Skipped(_reason(error)) from error
         raise
     finally:

@@ -11,7 +11,7 @@ from slurmckpt.capture import procfs
 from slurmckpt.capture.preflight import PodScan, scan
 from slurmckpt.capture.processes import Process, pid_on_node
 from slurmckpt.coordinator import held
-from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled
+from slurmckpt.coordinator.choice import Choice, Ended, Skipped, Unsettled
 from slurmckpt.coordinator.files.saving import PodFiles
 from slurmckpt.coordinator.network import reachable
 from slurmckpt.coordinator.pod import Pod
@@ -53,7 +53,7 @@ def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
         known |= {key for launch in choice.script.launches.values() for key in (launch.signal_key, launch.status_key)}
     leader = pid_on_node(pod.init_pid, pod.leader_pid)
     if leader is None:
-        raise Unsettled(f"the tasks of step {step.name} have ended")
+        raise Ended(f"the tasks of step {step.name} have ended")
     # A shim that has ended may have left its number to any other process.
     shim = step.shim if step.carrier and parent_of(step.shim) == step.carrier else 0
     found = scan(pod.init_pid, leader, known, shim_pid=shim, ranks=ranks(step, pod))

@@ -123,6 +123,12 @@ def test_a_process_that_is_gone_is_none() -> None:
     assert mounts_of(ended.pid) == {}
 
 
+def test_a_zombie_has_no_mounts() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert mounts_of(ended.pid) == {}
+
+
 def test_own_mounts_agree_with_the_kernel(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as opened:
         text = procfs.read(f"/proc/self/fdinfo/{opened.fileno()}") or b""

@@ -6,6 +6,8 @@ That CRIU really fails at each of these, or loses what it holds, was tried with 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,7 +95,7 @@ def test_secret_memory_that_is_not_mapped(make_pod: MakePod) -> None:
     assert one_refusal(pod_with(make_pod, "secret = call(447, 0)")) == SECRET
 
 
-def test_a_posix_message_queue(make_pod: MakePod, tmp_path: Path) -> None:
+def test_a_posix_message_queue_that_has_lost_its_name(make_pod: MakePod, tmp_path: Path) -> None:
     code = f"""
 import subprocess
 os.mkdir("{tmp_path}/mqueue")
@@ -102,9 +104,10 @@ rt = ctypes.CDLL("librt.so.1", use_errno=True)
 queue = rt.mq_open(b"/jobs", os.O_CREAT | os.O_RDWR, 0o600, None)
 if queue < 0:
     ready("no: " + os.strerror(ctypes.get_errno()))
+rt.mq_unlink(b"/jobs")
 """
     assert one_refusal(pod_with(make_pod, code)) == (
-        f"process 2 {PYTHON} has the POSIX message queue /jobs open, which cannot be captured:"
+        f"process 2 {PYTHON} has a POSIX message queue open (/jobs (deleted)), which cannot be captured:"
         " close it before a checkpoint, or use a pipe, a socket or a System V message queue"
     )
 
@@ -169,3 +172,31 @@ def test_descriptors_above_what_a_restore_can_use(make_pod: MakePod, monkeypatch
     )
     monkeypatch.setattr("slurmckpt.capture.inspect.inspection._open_limit", lambda: 1200)
     assert scan(pod.init, pod.leader).refusals == []
+
+
+def test_a_tcp_connection_with_slurmstepd(make_pod: MakePod) -> None:
+    """As the ranks of a step with PMIx have; one with any other process of the node is reset at a restore."""
+    stepd = """
+import ctypes, socket, sys
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+keep = server.accept()
+sys.stdin.readline()
+ctypes.CDLL(None).prctl(15, b"slurmstepd", 0, 0, 0)
+print("named", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", stepd]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdin is not None
+        port = int(other.stdout.readline())
+        pod = make_pod(f"keep = socket.create_connection(('127.0.0.1', {port}))\nready()")
+        assert look(pod).refusals == []
+        assert len(look(pod).outside) == 1
+        print("go", file=other.stdin, flush=True)
+        assert other.stdout.readline() == "named\n"
+        assert one_refusal(pod) == (
+            f"process 2 {PYTHON} is connected with slurmstepd (PMIx), which cannot be captured:"
+            " start the step with srun --mpi=none, and MPI programs with mpirun"
+        )
+        other.stdin.close()

@@ -14,7 +14,7 @@ from slurmckpt.capture import criu
 from slurmckpt.config import Hooks, Settings, Store
 from slurmckpt.coordinator import checkpoints, group, node, schedule
 from slurmckpt.coordinator.checkpoints import Checkpointer
-from slurmckpt.coordinator.choice import Skipped, Unsettled
+from slurmckpt.coordinator.choice import Ended, Skipped, Unsettled
 from slurmckpt.coordinator.commands import Commands
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.journal import Journal
@@ -230,6 +230,14 @@ def test_a_reason_that_stays_is_told_once_and_again_after_it_has_worked(stage: S
     assert (stage.journal.events, stage.notices._waiting) == (told, told)
     counted = [note and (note.reason, note.times) for note in stage.journal.skips]
     assert counted == [*((f"process {100 + n} uses io_uring", n + 1) for n in range(3)), None, (told[1][20:], 1)]
+
+
+def test_the_end_of_the_tasks_is_nothing_to_tell(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "_RETRY_SECONDS", (0.001, 0.002))
+    stage.capture_error = Ended("no task of this job runs in a pod")
+    with pytest.raises(Skipped, match=r"^no task of this job runs in a pod$"):
+        asyncio.run(stage.checkpointer.take())
+    assert (stage.journal.events, stage.journal.skips, stage.notices._waiting) == ([], [], [])
 
 
 def test_one_at_a_time(stage: Stage) -> None:

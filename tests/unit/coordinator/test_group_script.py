@@ -14,7 +14,7 @@ import pytest
 from slurmckpt.capture.preflight import PodScan
 from slurmckpt.capture.processes import Process
 from slurmckpt.coordinator import freeze, group
-from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled, choose
+from slurmckpt.coordinator.choice import Choice, Ended, Skipped, Unsettled, choose
 from slurmckpt.coordinator.group import Captured, capture
 from slurmckpt.coordinator.script import stand_ins
 from slurmckpt.coordinator.script.launch import Launch
@@ -191,7 +191,7 @@ def test_the_tasks_of_a_step_that_end_at_the_boundary(stage: Scripted, user_file
     pod = stage.steps[1].pod
     assert isinstance(pod, StillPod)
     pod.at_sync = lambda: stops(stage, stage.script.launches[0])
-    assert stage.unsettled(user_files) == "the tasks of step 0 have ended"
+    assert stage.unsettled(user_files, Ended) == "the tasks of step 0 have ended"
 
 
 @pytest.mark.parametrize(("source", "output"), [(stat.S_IFREG, stat.S_IFREG), (stat.S_IFCHR, stat.S_IFREG)])

@@ -12,6 +12,7 @@ from slurmckpt.capture.inspect.mappings import Mappings, read_mappings
 from slurmckpt.capture.inspect.mounts import Mount, made_inside, mounts_of
 from slurmckpt.capture.inspect.network import Network, OtherSocket
 from slurmckpt.capture.inspect.peers import OuterPeer, exposed_names, in_flight, outer_peers
+from slurmckpt.capture.inspect.stepd import tcp_to_stepd
 from slurmckpt.capture.inspect.traits import Traits, read_traits
 from slurmckpt.capture.inspect.watches import Watched, watches
 from slurmckpt.capture.processes import Process, Tree, name_of, walk
@@ -56,7 +57,7 @@ class Inspection:
     the process's pid. open_limit: how many descriptors a process may have in a restore on this node. mounts_inside: the
     ids of the mounts that the job itself has made. places: of those processes whose directory may lie on one. watches:
     of inotify and fanotify. traits: of processes that have any. queues: names of POSIX message queues. notes: what
-    could not be looked at.
+    could not be looked at. tcp_to_stepd: the inodes of connections with slurmstepd.
     """
 
     init_pid: int
@@ -82,6 +83,7 @@ class Inspection:
     watches: list[Watched]
     traits: list[Traits]
     queues: list[str]
+    tcp_to_stepd: list[int]
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -141,6 +143,7 @@ def inspect(
         mounts_inside=inside,
         places=_places(processes) if inside else [],
         watches=watches(init_pid, descriptors.anonymous, mounts),
+        tcp_to_stepd=tcp_to_stepd(init_pid, network),
         traits=read_traits(init_pid, processes),
         queues=mqueues.names(init_pid),
         notes=notes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from dataclasses import dataclass
@@ -52,7 +53,13 @@ class Mount:
 
 def mounts_of(pid: int) -> dict[int, Mount]:
     """The mounts of the mount namespace of a process, by id. Empty when the process has gone."""
-    return parse_mountinfo(procfs.read(f"{procfs.PROC}/{pid}/mountinfo", _MOUNTINFO_BYTES) or b"")
+    try:
+        text = procfs.read(f"{procfs.PROC}/{pid}/mountinfo", _MOUNTINFO_BYTES)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # it has ended, and was not waited for
+            return {}
+        raise
+    return parse_mountinfo(text or b"")
 
 
 def parse_mountinfo(text: bytes) -> dict[int, Mount]:

@@ -19,10 +19,11 @@ def judge(seen: Inspection) -> Iterator[Reason]:
     for one in seen.descriptors.files:
         if is_secret(one, seen):
             yield _secret(one.holder.process)
-        elif is_message_queue(one, seen):
+        elif is_message_queue(one, seen) and one.path not in seen.queues:
+            # It has lost its name; those that have one are another module's (`ipc`).
             yield Reason(
                 one.holder.process,
-                f"has the POSIX message queue {shown(one.path)} open, which cannot be captured",
+                f"has a POSIX message queue open ({shown(one.path)}), which cannot be captured",
                 "close it before a checkpoint, or use a pipe, a socket or a System V message queue",
             )
     disks = {mount.device for mount in seen.mounts.values()}

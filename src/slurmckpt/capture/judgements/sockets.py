@@ -21,6 +21,13 @@ def judge(seen: Inspection) -> Iterator[Reason]:
         sentence = _sentence(one)
         if sentence is not None:
             yield Reason(one.holder.process, *sentence)
+    for inode in seen.tcp_to_stepd:
+        # Other connections to outside are reset at a restore; without this one an MPI program ends.
+        yield Reason(
+            seen.descriptors.sockets[inode].process,
+            "is connected with slurmstepd (PMIx), which cannot be captured",
+            "start the step with srun --mpi=none, and MPI programs with mpirun",
+        )
 
 
 def _sentence(one: OtherSocket) -> tuple[str, str] | None:
