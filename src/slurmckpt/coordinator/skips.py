@@ -21,10 +21,13 @@ from slurmckpt.store.record import SkippedNote
 
 log = logging.getLogger(__name__)
 
+# Decimal, with a point, or hexadecimal with a digit in it.
+_NUMBER = re.compile(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*(?:\.\d+)?")
+
 
 def kind(reason: str) -> str:
     """What two reasons have in common that differ in pids, sizes and the like only."""
-    return re.sub(r"\d+(?:\.\d+)?", "#", reason)
+    return _NUMBER.sub("#", reason)
 
 
 class Skips:

@@ -90,6 +90,10 @@ def test_a_record_that_cannot_be_written_keeps_nobody_from_being_told() -> None:
     [
         ("needs 1.25 GiB", "needs 300 GiB", True),
         ("holds pipe:[12]", "holds pipe:[9999]", True),
+        ("cannot map 0x7f3a10", "cannot map 0x7f00ff", True),
+        ("task 1f2e of rank 3", "task 30 of rank 12", True),
+        ("logs/20261129-120000-dump.log", "logs/20261130-000001-dump.log", True),
+        ("python3 uses it", "python uses it", False),
         ("process 1 (a)", "process 1 (b)", False),
     ],
 )
