@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.harness import TREE, Cluster, Job, events, move, restored_from, settings, wait_for
 
-STEPS = 40
+STEPS = 120
 ALWAYS = '[gate]\nenabled = "always"\n'
 OPTIONS = ("--checkpoint-interval=infinite", "--ntasks=2", "--time=5")
 
@@ -61,7 +61,7 @@ def test_ranks_are_captured_at_a_boundary_and_go_on_elsewhere(cluster: Cluster, 
         seq = job.checkpoint()
         move(job, job.node())
         assert restored_from(job) == seq
-        job.wait_output("^15 ")
+        job.wait_output("^20 ")
         # The gate of a restored job is that of its image, and works as before.
         assert job.checkpoint() == seq + 1
         assert job.wait_end() == "COMPLETED", job.output()
@@ -73,7 +73,7 @@ def test_a_rank_that_does_not_come_is_named_and_all_go_back(cluster: Cluster, pr
     """Rank 0 uses a whole CPU while it waits: only the gate knows that nothing goes on."""
     with settings(cluster, ALWAYS + '[recover]\nhang_after = "10s"'):
         job = cluster.submit(
-            f"srun sh -c 'exec python3 collectives.py $SLURM_PROCID {STEPS} 0.1 12'",
+            f"srun sh -c 'exec python3 collectives.py $SLURM_PROCID {STEPS} 0.1 70'",
             "--checkpoint-recover=hang",
             *OPTIONS,
             directory=prepared,

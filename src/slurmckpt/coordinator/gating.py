@@ -1,13 +1,18 @@
 """The boundary gate of each step: its memory in the job's /dev/shm, and the environment by which tasks find it.
 
+The library lies there, too: so it comes along with a checkpoint, and a restore finds what the ranks have mapped also
+where another release of slurmckpt is installed by now.
+
 Whatever goes wrong here, the tasks run: without a gate (capture/gate, docs/gpu.md).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +32,7 @@ log = logging.getLogger(__name__)
 LIBRARY = "libnccl-profiler-slurmckpt.so"
 _DRIVER = Path("/proc/driver/nvidia/version")
 _PREFIX = "slurmckpt-gate."
+_LIBRARY_PREFIX = "libnccl-profiler-slurmckpt-"
 _PLUGIN = b"NCCL_PROFILER_PLUGIN"
 _REGION = b"SLURM_CKPT_GATE"
 _NEXT = b"SLURM_CKPT_GATE_NEXT"
@@ -46,10 +52,11 @@ def equip(tasks: Sequence[Task], pod: Pod, settings: Settings, driver: Path = _D
     if not wanted or not library.exists():
         return
     try:
+        name = _bring(library, pod.settings.shm)
         Region.create(path_of(pod.settings.shm, pod.step), pod.uid, pod.gid).close()
         for task in tasks:
             handed = payloads.from_memfd(task.payload)
-            variables = environment(handed.environment, os.fsencode(library), pod.step)
+            variables = environment(handed.environment, name, pod.step)
             changed = payloads.to_memfd(handed.with_words(handed.argv, variables))
             os.close(task.payload)
             task.payload = changed
@@ -57,12 +64,33 @@ def equip(tasks: Sequence[Task], pod: Pod, settings: Settings, driver: Path = _D
         log.warning("step %s has no gate: %s", pod.step, error)
 
 
-def environment(given: Iterable[bytes], library: bytes, step: str) -> list[bytes]:
-    """A task's environment with the gate. A profiler plugin that is set already comes after it."""
+def _bring(library: Path, shm: Path) -> str:
+    """Copy the library into the job's /dev/shm, where it is root's and nobody else can change it; its name there."""
+    content = library.read_bytes()
+    name = f"{_LIBRARY_PREFIX}{hashlib.sha256(content).hexdigest()[:12]}.so"
+    target = shm / name
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o755)
+    except FileExistsError:
+        status = target.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_size != len(content):
+            raise GateError(f"{target} is not what slurmckpt has put there") from None
+    else:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            os.fchmod(descriptor, 0o755)
+    return name
+
+
+def environment(given: Iterable[bytes], library: str, step: str) -> list[bytes]:
+    """A task's environment with the gate. A profiler plugin that is set already comes after it.
+
+    library: its name in /dev/shm.
+    """
     found = dict(entry.partition(b"=")[::2] for entry in given if b"=" in entry)
     before = found.get(_PLUGIN)
-    ours = {_PLUGIN: library, _REGION: b"/dev/shm/" + path_of(Path(), step).name.encode()}
-    if before is not None and before != library:
+    ours = {name: b"/dev/shm/" + value.encode() for name, value in ((_PLUGIN, library), (_REGION, _PREFIX + step))}
+    if before is not None and not before.startswith(b"/dev/shm/" + _LIBRARY_PREFIX.encode()):
         ours[_NEXT] = before
     kept = [entry for entry in given if entry.partition(b"=")[0] not in ours]
     return kept + [name + b"=" + value for name, value in ours.items()]

@@ -35,6 +35,11 @@ class Quiesced:
         self.since = since
         self._boundaries: list[Boundary] = []
 
+    @property
+    def graphs(self) -> bool:
+        """Whether graphs hold operations of NCCL: only the lock tells then whether anything is half done."""
+        return any(one.graphs for one in self._boundaries)
+
     def check(self) -> None:
         """To be asked when all ranks are frozen, for then it is exact: raises Skipped when one has gone on."""
         try:

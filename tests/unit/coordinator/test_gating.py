@@ -19,12 +19,13 @@ from slurmckpt.coordinator.pod_init import PodSettings
 from slurmckpt.coordinator.step import Step
 from tests.unit.coordinator import parts
 
-LIBRARY = b"/usr/libexec/slurmckpt/libnccl-profiler-slurmckpt.so"
+NAME = "libnccl-profiler-slurmckpt-0123456789ab.so"
+LIBRARY = b"/dev/shm/" + NAME.encode()
 
 
 def test_the_environment_of_a_task() -> None:
     given = [b"PATH=/bin", b"weird", b"A=b=c"]
-    assert gating.environment(given, LIBRARY, "0") == [
+    assert gating.environment(given, NAME, "0") == [
         *given,
         b"NCCL_PROFILER_PLUGIN=" + LIBRARY,
         b"SLURM_CKPT_GATE=/dev/shm/slurmckpt-gate.0",
@@ -32,13 +33,13 @@ def test_the_environment_of_a_task() -> None:
 
 
 def test_the_users_own_profiler_comes_after_the_gate() -> None:
-    made = gating.environment([b"NCCL_PROFILER_PLUGIN=mine", b"SLURM_CKPT_GATE_NEXT=old"], LIBRARY, "0")
+    made = gating.environment([b"NCCL_PROFILER_PLUGIN=mine", b"SLURM_CKPT_GATE_NEXT=old"], NAME, "0")
     assert b"SLURM_CKPT_GATE_NEXT=mine" in made and len(made) == 3
 
 
 def test_a_step_of_a_script_that_has_a_gate_itself_keeps_what_comes_after() -> None:
-    script = gating.environment([b"NCCL_PROFILER_PLUGIN=mine"], LIBRARY, "batch")
-    step = gating.environment(script, LIBRARY, "3")
+    script = gating.environment([b"NCCL_PROFILER_PLUGIN=mine"], NAME, "batch")
+    step = gating.environment(script, NAME, "3")
     assert sorted(step) == [
         b"NCCL_PROFILER_PLUGIN=" + LIBRARY,
         b"SLURM_CKPT_GATE=/dev/shm/slurmckpt-gate.3",
@@ -53,7 +54,7 @@ class Node:
         self.shm, self.libexec, self.driver = top / "shm", top / "libexec", top / "driver"
         self.shm.mkdir()
         self.libexec.mkdir()
-        (self.libexec / gating.LIBRARY).touch()
+        (self.libexec / gating.LIBRARY).write_bytes(b"library")
         self.settings = Settings(paths=Paths(libexec=self.libexec))
         pods = PodSettings(self.libexec, self.shm, top, True)
         self.pod = Pod("0", os.getuid(), os.getgid(), [], pods)
@@ -83,8 +84,10 @@ def node(tmp_path: Path) -> Node:
 
 def test_always(node: Node) -> None:
     variables = node.equip("always")
+    (library,) = node.shm.glob("lib*")
+    assert library.read_bytes() == b"library" and library.stat().st_mode & 0o777 == 0o755
     assert variables == {
-        "NCCL_PROFILER_PLUGIN": str(node.libexec / gating.LIBRARY),
+        "NCCL_PROFILER_PLUGIN": f"/dev/shm/{library.name}",
         "SLURM_CKPT_GATE": "/dev/shm/slurmckpt-gate.0",
     }
     with Region.open(node.shm / "slurmckpt-gate.0") as region:
@@ -99,6 +102,8 @@ def test_always(node: Node) -> None:
         ("always", lambda node: (node.libexec / gating.LIBRARY).unlink()),
         # The user's own directory stands in the way: no gate, and the task runs.
         ("always", lambda node: (node.shm / "slurmckpt-gate.0").mkdir()),
+        # Or what stands where the library goes is not ours.
+        ("always", lambda node: (node.shm / gating._bring(node.libexec / gating.LIBRARY, node.shm)).write_bytes(b"x")),
     ],
 )
 def test_without(enabled: str, prepare: Callable[[Node], None], node: Node) -> None:
@@ -139,3 +144,11 @@ def test_who_is_alive(node: Node) -> None:
     assert alive(os.getpid()) and not alive(child)
     os.waitpid(child, 0)
     assert not alive(child) and not alive(2**50)
+
+
+def test_another_release_brings_its_own_library(node: Node) -> None:
+    first = node.equip("always")["NCCL_PROFILER_PLUGIN"]
+    assert node.equip("always")["NCCL_PROFILER_PLUGIN"] == first
+    (node.libexec / gating.LIBRARY).write_bytes(b"newer")
+    assert node.equip("always")["NCCL_PROFILER_PLUGIN"] != first
+    assert len(list(node.shm.glob("lib*"))) == 2

@@ -68,7 +68,7 @@ def heard(libnccl: Path, environment: dict[str, str], folder: Path) -> list[list
 
 
 @pytest.mark.parametrize("handles", ["each", "one", "none"])
-@pytest.mark.parametrize("mask", [0, 1 << 8, 1 << 9, 1 << 2, 1 << 11, 1 << 3, ALL])
+@pytest.mark.parametrize("mask", [0, 1 << 8, 1 << 11, 1 << 3, ALL])
 @pytest.mark.parametrize(("nccl_has", "plugin_has"), [(5, 5), (6, 6), (6, 5)])
 def test_it_hears_the_same(
     mask: int,

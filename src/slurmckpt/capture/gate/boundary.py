@@ -54,6 +54,8 @@ class Closing:
         self._began = self._moved = 0.0
         self._before: object = None
         self.epoch = 0
+        # At the boundary: whether graphs hold operations, whose replays nobody counts.
+        self.graphs = False
 
     def begin(self, now: float) -> None:
         """Close the gate. now: seconds of any clock. Raises GateError."""
@@ -86,6 +88,7 @@ class Closing:
         if stands and verdict.is_boundary:
             leave = [member for member in snapshot.members if member.granted != member.taken]
             if not leave:
+                self.graphs = verdict.graphs
                 return True
             # Somebody went on before he saw that he may: he must not come back to it later.
             for member in leave:
@@ -142,6 +145,11 @@ class Boundary:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="gate", daemon=True)
         self._thread.start()
+
+    @property
+    def graphs(self) -> bool:
+        """Whether graphs hold operations of NCCL: their replays call nothing, so what runs is not known for sure."""
+        return self._closing.graphs
 
     def still_holds(self) -> bool:
         """Whether nobody has gone on. To be asked when the ranks are frozen: it is exact then. Raises GateError."""
