@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -251,3 +252,26 @@ def test_its_successor_with_the_same_pid_buries_it(core: Core, tmp_path: Path) -
         closing = boundary.Closing(region, alive, PATIENCE)
         closing.begin(0)
         assert [closing.step(0), closing.step(0)] == [False, True]
+
+
+def test_a_communicator_is_aborted_while_a_thread_is_held_in_it(core: Core, tmp_path: Path) -> None:
+    """As a watchdog does it: the thread goes on when the gate opens, and what it uses is still there."""
+    with Region.create(tmp_path / "gate", -1, -1) as region:
+        process = Process(core, tmp_path / "gate", os.getpid())
+        handle = process.join(COMMUNICATOR, 2, 0)
+        assert process.try_join(handle)
+        closing = boundary.Closing(region, alive, PATIENCE)
+        closing.begin(0)
+        held = threading.Thread(target=process.thread(7).enter, args=(handle,))
+        held.start()
+        wait_until(lambda: region.snapshot().members[0].held == 1, "the thread is held")
+        process.leave(handle)
+        assert [closing.step(0), closing.step(0)] == [False, True]
+        closing.open()
+        held.join()
+        (member,) = region.snapshot().members
+        assert (member.state, member.held, member.entries - member.exits) == (layout.State.LEFT, 0, 1)
+        # A thread that never comes back from there says nothing about those who are left.
+        closing.begin(0)
+        assert [closing.step(0), closing.step(0)] == [False, True]
+        closing.open()

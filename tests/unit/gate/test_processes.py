@@ -7,6 +7,7 @@ import mmap
 import threading
 import time
 from collections.abc import Mapping
+from ctypes import c_void_p
 from pathlib import Path
 
 import pytest
@@ -124,8 +125,6 @@ class Runner:
         return buffer
 
     def _replay(self, number: int) -> None:
-        from ctypes import c_void_p
-
         library, stream = self._nccl.library, c_void_p(self._streams[number])
         if number not in self._graphs:
             library.double_capture_begin(stream)
@@ -265,3 +264,38 @@ def test_replays_of_graphs_are_not_seen_but_a_lock_that_hangs_is_given_up(
         closing.open()
         assert set(answers) <= {0, 600}
         assert ranks.results() == expected
+
+
+def test_a_process_with_several_ranks(libnccl: Path, built: Path, tmp_path: Path) -> None:
+    """ncclCommInitAll: one thread enqueues for all of them, in groups."""
+    goes = mmap.mmap(-1, 1)
+
+    def main(nccl: Nccl, rank: int) -> list[float]:
+        handles = (c_void_p * 3)()
+        assert nccl.library.ncclCommInitAll(handles, 3, None) == 0
+        communicators = [Communicator(nccl.library, c_void_p(handle)) for handle in handles]
+        streams = [nccl.library.double_stream_create() for _ in communicators]
+        buffers = [Buffer([float(number)]) for number in range(3)]
+        for step in range(200):
+            while step == 100 and not goes[0]:
+                time.sleep(0.001)
+            nccl.group_start()
+            for communicator, buffer, stream in zip(communicators, buffers, streams, strict=True):
+                communicator.all_reduce(buffer, stream, AVERAGE)
+            nccl.group_end()
+        for stream in streams:
+            nccl.synchronize(stream)
+        return [buffer.values[0] for buffer in buffers]
+
+    with (
+        Region.create(tmp_path / "gate", -1, -1) as region,
+        Ranks(libnccl, 1, main, gated(built, tmp_path / "gate")) as ranks,
+    ):
+        wait_until(lambda: total(region) > 30, "it runs")
+        closing = close(region, goes)
+        assert lock_all(ranks, 20_000) == [0]
+        members = region.snapshot().members
+        assert sorted(one.rank for one in members) == [0, 1, 2]
+        assert len({one.collectives for one in members}) == 1 and members[0].collectives < 200
+        closing.open()
+        assert ranks.results() == ["[1.0, 1.0, 1.0]"]
