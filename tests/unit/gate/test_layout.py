@@ -148,7 +148,7 @@ def test_a_file_that_is_cut_off_is_an_error_and_no_signal(tmp_path: Path) -> Non
             boundary.Closing(region, lambda pid: True, boundary.Patience()).begin(0)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(noise=st.binary(min_size=1, max_size=4096), seed=st.integers(0, 255))
 def test_whatever_the_user_writes_there_is_judged_within_bounds(noise: bytes, seed: int, tmp_path: Path) -> None:
     path = tmp_path / "gate"

@@ -26,6 +26,7 @@ def test_the_rank_that_did_not_come_is_named(core: Core, tmp_path: Path) -> None
                 thread.exit()
         told = report(region.snapshot(), lambda pid: pid != 101)
         assert told.waits_for == "rank 2 (pid 102) is at 1 of 4 in communicator 00000000000000ab (last: AllReduce)"
+        assert told.absent == {102}
         assert [(one.rank, one.state, one.operations, one.missing) for one in told.ranks] == [
             (0, "running", 4, 0),
             (1, "gone", 4, 0),
@@ -58,4 +59,22 @@ def test_sends_and_receives_that_do_not_meet(core: Core, tmp_path: Path) -> None
             thread.transfer(handles[1], sends=False)
             thread.peer(handles[1], sends=False, peer=0)
             thread.exit()
-        assert report(region.snapshot(), lambda pid: True).waits_for.startswith("rank 0 (pid 100) is at 2 of 3")
+        told = report(region.snapshot(), lambda pid: True)
+        assert told.waits_for.startswith("rank 0 (pid 100) is at 2 of 3")
+        assert told.absent == {100}
+
+
+def test_ranks_that_wait_for_each_other_are_both_named_and_neither_is_absent(core: Core, tmp_path: Path) -> None:
+    """Each has enqueued what the other has not, in another communicator: a deadlock of the program."""
+    with Region.create(tmp_path / "gate", -1, -1) as region:
+        for rank in (0, 1):
+            process = Process(core, tmp_path / "gate", 100 + rank)
+            handles = [process.join(communicator, 2, rank) for communicator in (1, 2)]
+            assert all(process.try_join(handle) for handle in handles)
+            thread = process.thread(1)
+            thread.enter(handles[rank])
+            thread.collective(handles[rank])
+            thread.exit()
+        told = report(region.snapshot(), lambda pid: True)
+        assert "rank 0 (pid 100)" in told.waits_for and "rank 1 (pid 101)" in told.waits_for
+        assert told.absent == frozenset()

@@ -34,12 +34,13 @@ class Behind:
 class Verdict:
     """reasons: why this is no boundary, one line each; empty: it is one.
 
-    behind: ranks that others wait for. held: members in which a thread is held. graphs: whether operations were
-    captured into graphs, whose replays nobody counts.
+    behind: ranks that others wait for. waiting: pids of those who wait for others somewhere. held: members in which a
+    thread is held. graphs: whether operations were captured into graphs, whose replays nobody counts.
     """
 
     reasons: list[str] = field(default_factory=list)
     behind: list[Behind] = field(default_factory=list)
+    waiting: set[int] = field(default_factory=set)
     held: list[Member] = field(default_factory=list)
     graphs: bool = False
 
@@ -114,7 +115,8 @@ def _look(verdict: Verdict, members: Sequence[Member], living: Sequence[Member])
             verdict.reasons.append(
                 f"sends or receives of rank {member.rank} in {name(communicator)} are not launched yet"
             )
-    most = max(member.collectives for member in members)
+    least, most = (choose(member.collectives for member in members) for choose in (min, max))
+    verdict.waiting.update(member.pid for member in living if member.collectives > least)
     for member in members:
         if member.collectives < most:
             _fall_behind(verdict, member, member.collectives, most, member in living)
@@ -135,6 +137,8 @@ def _look_at_transfers(
             sent, received = exchanged[member.index, peer]
             their_sent, their_received = exchanged.get((other.index, member.rank), (0, 0))
             # Each of the two is looked at from the other's side as well.
+            if sent > their_received or received > their_sent:
+                verdict.waiting.add(member.pid)
             if sent > their_received:
                 _fall_behind(verdict, other, their_received, sent, True)
             if received > their_sent:

@@ -32,12 +32,14 @@ class RankNote:
 class Report:
     """counts: changes whenever any rank enqueues anything.
 
-    waits_for: the ranks that others wait for, as one line; empty when everything enqueued is matched.
+    waits_for: the ranks that others wait for, as one line; empty when everything enqueued is matched. absent: the pids
+    of those among them that wait for nobody themselves.
     """
 
     ranks: tuple[RankNote, ...]
     counts: int
     waits_for: str
+    absent: frozenset[int]
 
 
 def report(snapshot: Snapshot, alive: Alive) -> Report:
@@ -47,11 +49,13 @@ def report(snapshot: Snapshot, alive: Alive) -> Report:
     for member in members:
         key = (member.communicator, member.ranks)
         most[key] = max(most[key], member.collectives)
+    verdict = judge(snapshot, alive)
     notes = [_note(member, most[member.communicator, member.ranks], alive) for member in members]
     return Report(
         tuple(sorted(notes, key=lambda note: (note.communicator, note.rank, note.pid))),
         sum(member.entries + member.collectives + member.transfers for member in snapshot.members),
-        _waits_for(judge(snapshot, alive)),
+        _waits_for(verdict),
+        frozenset(behind.pid for behind in verdict.behind) - verdict.waiting,
     )
 
 

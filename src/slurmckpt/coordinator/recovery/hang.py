@@ -1,7 +1,7 @@
 """A job that does nothing any more: no CPU time, no output. All ranks go back, in place, as after a crash.
 
 Ranks that wait for a GPU use CPU time, for ever when a peer does not come. Where a gate counts their collectives
-(gating), they hang when nothing is enqueued any more while somebody is waited for; the CPU time does not count then.
+(gating), and somebody is waited for, only the CPU time of those counts who are waited for and wait for nobody.
 
 Off unless it is asked for: only who knows the program knows how long it may be silent.
 """
@@ -39,6 +39,7 @@ class Progress:
     """What a job has done so far. cpu: seconds of all its processes. output: its files, by device and inode.
 
     collectives: counts what its ranks have enqueued, where a gate does. waits_for: the ranks that others wait for.
+    absent_cpu: the part of cpu that is of those among them who wait for nobody.
     """
 
     cpu: float
@@ -46,14 +47,14 @@ class Progress:
     pods: frozenset[int]
     collectives: int = 0
     waits_for: str = ""
+    absent_cpu: float = 0.0
 
     def goes_beyond(self, before: Progress, seconds: float) -> bool:
         """Whether the job has done anything in the `seconds` since `before`."""
-        worked = abs(self.cpu - before.cpu) > _IDLE * seconds + 1 / _TICKS
-        if self.collectives != before.collectives:
-            worked = True
-        elif self.waits_for and self.waits_for == before.waits_for:
-            worked = False
+        used = self.cpu - before.cpu
+        if self.waits_for and self.waits_for == before.waits_for:
+            used = self.absent_cpu - before.absent_cpu
+        worked = abs(used) > _IDLE * seconds + 1 / _TICKS or self.collectives != before.collectives
         return worked or self.output != before.output or self.pods != before.pods
 
 
@@ -114,27 +115,31 @@ class Hangs:
         return [step.pod for step in self._scene.steps.values() if step.pod is not None and step.running]
 
     def _measure(self) -> Progress:
-        cpu, pods = 0.0, self._pods()
+        cpu, absent_cpu, pods = 0.0, 0.0, self._pods()
+        told = gating.look_at_all(self._scene.steps.values())
         descriptors = [holder.descriptor for step in list(self._scene.steps.values()) for holder in step.streams.files]
         output = set()
         script = self._scene.incarnation.script
         borrowed = [holder for one in (script.running() if script else []) for holder in files_written_by(one.pid, "")]
         for pod in pods:
             with contextlib.suppress(SlurmckptError):
-                cpu += sum(_cpu_seconds(process.pid) for process in pod_processes(pod.init_pid))
+                absent = told[pod.step].absent if pod.step in told else frozenset[int]()
+                used = {process.ns_pid: _cpu_seconds(process.pid) for process in pod_processes(pod.init_pid)}
+                cpu += sum(used.values())
+                absent_cpu += sum(used.get(pid, 0.0) for pid in absent)
         for descriptor in [*descriptors, *(holder.descriptor for holder in borrowed)]:
             with contextlib.suppress(OSError):
                 status = os.fstat(descriptor)
                 output.add((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
         for holder in borrowed:
             holder.close()
-        told = gating.look_at_all(self._scene.steps.values()).values()
         return Progress(
             cpu,
             frozenset(output),
             frozenset(pod.init_pid for pod in pods),
-            sum(one.counts for one in told),
-            "; ".join(one.waits_for for one in told if one.waits_for),
+            sum(one.counts for one in told.values()),
+            "; ".join(one.waits_for for one in told.values() if one.waits_for),
+            absent_cpu,
         )
 
 

@@ -41,9 +41,11 @@ def test_what_is_progress(now: Progress, goes_on: bool) -> None:
     assert now.goes_beyond(STILL, 100.0) is goes_on
 
 
-def gated(cpu: float = 500.0, collectives: int = 9, waits_for: str = "rank 1", size: int = 3) -> Progress:
-    """Of ranks at a gate that burn CPU time while they wait for the GPU."""
-    return Progress(cpu, frozenset({(1, 2, size, 4)}), frozenset({4711}), collectives, waits_for)
+def gated(
+    cpu: float = 500.0, collectives: int = 9, waits_for: str = "rank 1", size: int = 3, absent: float = 7.0
+) -> Progress:
+    """Of ranks at a gate that burn CPU time while they wait for the GPU. absent: of the rank that does not come."""
+    return Progress(cpu, frozenset({(1, 2, size, 4)}), frozenset({4711}), collectives, waits_for, absent)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,8 @@ def gated(cpu: float = 500.0, collectives: int = 9, waits_for: str = "rank 1", s
         (gated(cpu=600.0), False),
         (gated(cpu=600.0, size=4), True),
         (gated(collectives=10), True),
+        # It works, and will come.
+        (gated(absent=8.0), True),
         # Nobody waits for anybody: they compute.
         (gated(cpu=600.0, waits_for=""), True),
         (gated(waits_for=""), False),
