@@ -81,7 +81,8 @@ def _add(
         status = os.stat(link)
     except FileNotFoundError:
         return
-    nameless = not status.st_nlink  # deleted: CRIU made it anew, from the image
+    # Deleted: CRIU made it anew from the image, or found it by another name. Its owner could open it by that.
+    nameless = not status.st_nlink or (path.endswith(" (deleted)") and status.st_uid == process.uid)
     if stat.S_ISSOCK(status.st_mode) or nameless or (status.st_dev, status.st_ino) in given:
         return
     found.setdefault(

@@ -127,3 +127,14 @@ os.wait()
     # Of one that lives it has to be what the user may open.
     mine = objects_of(f"keep = os.open('/proc/{os.getpid()}/environ', os.O_RDONLY)")
     assert "which its user may not open like that" in refusal(mine)
+
+
+@pytest.mark.parametrize("owner", ["its user", "another"])
+def test_a_file_that_lives_on_under_another_name(home: Path, owner: str) -> None:
+    """So do semaphores, whose first name is a temporary one. It can be nobody else's than the process's own user's."""
+    change = "" if owner == "its user" else f"os.chown({str(home / 'b')!r}, 1, 1)"
+    a, b = str(home / "a"), str(home / "b")
+    found = objects_of(f"f = open({a!r}, 'w+b')\nf.truncate(4096)\nos.link({a!r}, {b!r})\nos.unlink({a!r})\n{change}")
+    mine = [one for one in found if one.path.startswith(str(home))]
+    assert [one.path for one in mine] == ([] if owner == "its user" else [f"{a} (deleted)"])
+    assert bool(refusal(mine)) == (owner == "another")
