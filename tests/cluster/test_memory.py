@@ -41,3 +41,18 @@ def test_posix_shared_memory_and_semaphores(cluster: Cluster, directory: Path) -
         kinds = ("named", "unlinked", "mapped only", "anonymous", "memfd", "sealed")
         assert one.last == [f"{kind} owner died 1" for kind in kinds]
     assert looks.same(told["a"]) == looks.same(told["b"]) == looks.same(told["c"])
+
+
+def test_system_v_objects_after_a_crash(cluster: Cluster, directory: Path) -> None:
+    """A restore in the same pod, where the objects of before are still there, and have changed."""
+    looks.build(cluster, directory, "sysv")
+    commands = {"sysv": "srun -n1 ./sysv"}
+    job = looks.start(cluster, directory, commands)
+    looks.look(directory, commands, 0)
+    job.checkpoint()
+    cluster.root(job.node(), "pkill -SEGV -x sysv")
+    looks.look(directory, commands, 1)
+    told = looks.finish(job, directory, commands)["sysv"]
+    looks.same(told)
+    assert told.last[-2:] == ["removed is gone 1", "done"]
+    assert len(job.status()["attempts"]) == 1

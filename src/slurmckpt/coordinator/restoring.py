@@ -13,7 +13,7 @@ from pathlib import Path
 from slurmckpt import faults
 from slurmckpt.capture import attributes, criu, fileimages, recreate, reopened
 from slurmckpt.capture.processes import pid_on_node, pod_processes
-from slurmckpt.coordinator import gating, held, outputs, shm
+from slurmckpt.coordinator import gating, held, outputs, shm, shm_charged
 from slurmckpt.coordinator.files.putting_back import Traces, fill_carried, put_back
 from slurmckpt.coordinator.gpus import Gpus
 from slurmckpt.coordinator.network import PodNetwork
@@ -114,7 +114,7 @@ async def restore(
         plan.filled_carried = True
     await put_back(pod.init_pid, image, plan.directory, restorer.files, restorer.traces)
     if image.shm and not plan.filled_shm:
-        await asyncio.to_thread(shm.fill, restorer.shm, plan.directory / shm.ARCHIVE)
+        await asyncio.to_thread(shm_charged.fill, restorer.shm, plan.directory / shm.ARCHIVE, pod.cgroups)
         await asyncio.to_thread(gating.reopen, restorer.shm)
         plan.filled_shm = True
     if all(task.channel.ended() for task in tasks):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from slurmckpt.capture import attributes, criu, recreate, sysvipc
 from slurmckpt.capture.cuda.mapping import Pairs
 from slurmckpt.capture.drain import drain
-from slurmckpt.coordinator import failures, gating, held, network, outputs, restoring, shm
+from slurmckpt.coordinator import failures, gating, held, network, outputs, restoring, shm, shm_charged
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
 from slurmckpt.coordinator.files.putting_back import Traces, fill_carried, put_back
 from slurmckpt.coordinator.plan import Plan, Planner
@@ -284,7 +284,8 @@ class InPlace:
             await put_back(part.pod.init_pid, part.image, plan.directory, incarnation.files, Traces())
             await asyncio.to_thread(sysvipc.clear, part.pod.init_pid)
         if any(part.image.shm for part in parts):
-            await asyncio.to_thread(shm.fill, incarnation.shm, plan.directory / shm.ARCHIVE)
+            cgroups = parts[0].pod.cgroups
+            await asyncio.to_thread(shm_charged.fill, incarnation.shm, plan.directory / shm.ARCHIVE, cgroups)
             await asyncio.to_thread(gating.reopen, incarnation.shm)
         else:
             await asyncio.to_thread(shm.clear, incarnation.shm)
