@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,3 +64,24 @@ def test_a_pipe_in_packet_mode(make_pod: MakePod) -> None:
 def test_another_personality(make_pod: MakePod) -> None:
     (sentence,) = refusals(make_pod(LIBC + "c.personality(0x40000)\nready()"))
     assert "has the personality 0x40000 (setarch), which a restore would not give back: start it without" in sentence
+
+
+def test_a_process_that_is_just_being_started(make_pod: MakePod, tmp_path: Path) -> None:
+    """Its parent waits in the kernel until it executes its program, and cannot be stopped."""
+    source = "#include <unistd.h>\nint main(void) { if (vfork() == 0) for (;;) pause(); return 0; }"
+    command = ["gcc", "-w", "-x", "c", "-o", str(tmp_path / "starter"), "-"]
+    subprocess.run(command, input=source, text=True, check=True)
+    code = f"""
+import subprocess
+starter = subprocess.Popen([{str(tmp_path / "starter")!r}])
+while not open(f"/proc/{{starter.pid}}/task/{{starter.pid}}/children").read():
+    time.sleep(0.01)
+ready()
+"""
+    pod = make_pod(code)
+    found = scan(pod.init, pod.leader, set())
+    assert found.refusals == []
+    (sentence,) = found.starting
+    assert "has been made by vfork and has not started its program yet" in sentence
+    idle = make_pod("ready()")
+    assert scan(idle.init, idle.leader, set()).starting == []

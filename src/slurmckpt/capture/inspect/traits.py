@@ -13,13 +13,14 @@ from slurmckpt.capture.processes import Process
 
 # kcmp(2): number (arch/x86/entry/syscalls/syscall_64.tbl, uapi/asm-generic/unistd.h) and what to compare.
 _SYS_KCMP = {"x86_64": 312, "aarch64": 272}
-_KCMP_SYSVSEM = 6
+_KCMP_VM, _KCMP_SYSVSEM = 1, 6
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
 class Traits:
     """has_undo: it has used System V semaphores with SEM_UNDO. personality: as personality(2), where it is not ours.
+    is_vforked: it shares its parent's memory, as it has not executed its program yet (vfork(2)).
 
     Of a process that has threads, or had some, nobody can say whether it has.
     """
@@ -27,6 +28,7 @@ class Traits:
     process: Process
     has_undo: bool
     personality: int | None
+    is_vforked: bool = False
 
 
 def read_traits(init_pid: int, processes: Iterable[Process]) -> list[Traits]:
@@ -37,10 +39,14 @@ def read_traits(init_pid: int, processes: Iterable[Process]) -> list[Traits]:
     for process in processes:
         personality = _personality(process.pid)
         other = personality if personality is not None and personality != ours else None
-        one = Traits(process, has_sets and _has_undo(process.pid, init_pid), other)
-        if one.has_undo or one.personality is not None:
+        one = Traits(process, has_sets and _has_undo(process.pid, init_pid), other, _is_vforked(process))
+        if one.has_undo or one.personality is not None or one.is_vforked:
             found.append(one)
     return found
+
+
+def _is_vforked(process: Process) -> bool:
+    return bool(process.ppid) and _compare(process.ppid, process.pid, _KCMP_VM) == 0
 
 
 def _has_undo(pid: int, init_pid: int) -> bool:
@@ -48,10 +54,13 @@ def _has_undo(pid: int, init_pid: int) -> bool:
 
     Threads share one from the beginning (CLONE_SYSVSEM), with nothing in it.
     """
+    return len(procfs.names(f"{procfs.PROC}/{pid}/task")) == 1 and _compare(init_pid, pid, _KCMP_SYSVSEM) > 0
+
+
+def _compare(one: int, other: int, what: int) -> int:
+    """0 when both have the same, more when not, -1 when nobody can say."""
     number = _SYS_KCMP.get(platform.machine())
-    if number is None or len(procfs.names(f"{procfs.PROC}/{pid}/task")) != 1:
-        return False
-    return int(_libc.syscall(number, init_pid, pid, _KCMP_SYSVSEM, 0, 0)) > 0
+    return -1 if number is None else int(_libc.syscall(number, one, other, what, 0, 0))
 
 
 def _personality(pid: int) -> int | None:
