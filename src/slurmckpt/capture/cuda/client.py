@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,7 +44,7 @@ class CudaClient:
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._environment = dict(environment or {})
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._beating: asyncio.Task[None] | None = None
@@ -95,8 +96,8 @@ class CudaClient:
             process = self._process
             self._let_go()
             if process is not None:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(process.wait(), _RELEASE_SECONDS)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    await asyncio.to_thread(process.wait, _RELEASE_SECONDS)
 
     async def _ask(self, verb: str, pids: Sequence[int], limit: float, **arguments: object) -> Any:
         """One request. Whatever becomes of the caller, its answer is waited for: an operation is not left half-way."""
@@ -174,14 +175,15 @@ class CudaClient:
         ours, theirs = socket.socketpair()
         try:
             environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "slurmckpt.capture.cuda.agent", str(theirs.fileno())),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
+            # Not one of asyncio's, which are killed when their event loop is closed: it must outlive this process.
+            self._process = await asyncio.to_thread(
+                subprocess.Popen,
+                [sys.executable, "-m", "slurmckpt.capture.cuda.agent", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=environment | self._environment,
                 cwd="/",
-                # It must not die with the coordinator.
                 start_new_session=True,
             )
         except BaseException:
@@ -209,9 +211,10 @@ class CudaClient:
     def _kill(self) -> None:
         process = self._process
         self._let_go()
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        if process is not None:
+            process.kill()
+            # Nobody waits for it here, but it must be waited for.
+            asyncio.get_running_loop().run_in_executor(None, process.wait)
 
 
 def _error(error: dict[str, Any]) -> SlurmckptError:

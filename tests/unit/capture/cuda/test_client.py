@@ -180,6 +180,8 @@ asyncio.run(main())
 # Silence counts as death after 20 s: one such state says enough.
 STATES = ("lock", "locked", "checkpoint", "checkpointed", "restore")
 DEATHS = [*((state, signal.SIGKILL) for state in STATES), ("checkpointed", signal.SIGSTOP)]
+# An error that ends it in an orderly way, which closes its event loop.
+DEATHS += [("locked", signal.SIGINT), ("checkpoint", signal.SIGINT), ("checkpointed", signal.SIGINT)]
 
 
 @pytest.mark.parametrize(("state", "how"), DEATHS)
