@@ -139,9 +139,9 @@ class Bindings:
         except RuntimeError as error:
             # A function that this driver does not have.
             raise CudaError(call, errors.NOT_SUPPORTED, pid) from error
-        except ValueError as error:
-            # "77 is not a valid CUresult": a code of a driver that is newer than the bindings.
-            number = re.match(r"(\d+) is not", str(error))
+        except (ValueError, KeyError) as error:
+            # A code of a driver that is newer than the bindings: "77 is not a valid CUresult", or (13.1) just 77.
+            number = re.match(r"(\d+)\b", str(error))
             raise CudaError(call, int(number[1]) if number else _UNKNOWN, pid) from error
         if int(code):
             raise CudaError(call, int(code), pid)
