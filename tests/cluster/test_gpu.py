@@ -13,7 +13,7 @@ from tests.cluster.harness import Cluster, Job, events, move, restored_from, set
 from tests.doubles import simulated
 
 NODES = ("n1", "n2")
-STEPS = 150
+STEPS = 200
 RANKS = 'srun -n2 sh -c \'exec python3 gpu_rank.py {steps} 2 "$SLURM_PROCID" "$SLURM_JOB_ID"\''
 # Devices that CRIU cannot dump, wherever they are still open: those of FUSE, under NVIDIA's names.
 INSTALL = """
@@ -120,6 +120,22 @@ def test_gpus_that_cannot_take_the_state_are_a_cold_start_with_the_reason(gpus: 
     assert job.wait_end() == "COMPLETED", job.output()
     assert "its GPU has not enough free memory for it" in job.output(), events(job)
     assert steps_of(job)[-STEPS:] == values(STEPS)
+
+
+def test_ranks_that_the_script_itself_has_started(gpus: Cluster, directory: Path) -> None:
+    """As with torchrun: one pod, without an srun. Twice, as the second image is one of restored ranks."""
+    script = 'for rank in 0 1; do python3 gpu_rank.py {steps} 2 $rank "$SLURM_JOB_ID" & done; wait; echo over'
+    job = begin(gpus, directory, script)
+    for attempt in (2, 3):
+        seq = job.checkpoint()
+        job.wait_output(f"^step {len(steps_of(job)) + 5} ")
+        move(job, job.node())
+        assert wait_for("the restore", lambda seq=seq: restored_from(job) == seq)  # type: ignore[misc]
+        assert len(job.status()["attempts"]) == attempt
+        job.wait_output(f"^step {len(steps_of(job)) + 5} ")
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert steps_of(job) == values(STEPS)
+    assert job.output().splitlines()[-1] == "over"
 
 
 def test_gpu_memory_that_does_not_fit_into_the_jobs_limit(gpus: Cluster, directory: Path) -> None:
