@@ -85,7 +85,6 @@ class PodScan:
     come and go within a moment. socket_directories: the user's own in which unix sockets are bound. nameless_shm:
     whether files in /dev/shm are open, or mapped, that have lost their name. has_timerfds: whether
     there are any. gpus: those that have a device of NVIDIA's open or mapped, which must go before CRIU comes.
-    there are any. starting: why nothing can be frozen just now, one sentence each.
     """
 
     processes: list[Process]
@@ -103,7 +102,6 @@ class PodScan:
     has_timerfds: bool = False
     gpus: list[Process] = field(default_factory=list)
     passing: list[str] = field(default_factory=list)
-    starting: list[str] = field(default_factory=list)
 
 
 def scan(
@@ -148,7 +146,6 @@ def scan(
         moments=sentences(watches.unread(seen), seen.limits.refusals),
         used_files=used_files(seen.descriptors, seen.mappings, seen.mounts),
         socket_directories=seen.socket_directories,
-        starting=sentences(processes.starting(seen), seen.limits.refusals),
         has_timerfds=any(one.kind == "timerfd" for one in seen.descriptors.anonymous),
         nameless_shm=any(_is_nameless(path) for path in _shown_paths(seen)),
         gpus=devices.gpu_users(seen),

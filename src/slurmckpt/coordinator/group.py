@@ -106,8 +106,6 @@ async def _choose(steps: Sequence[Step], script: Script | None) -> tuple[Choice,
     """Who takes part, and what a look at each has found."""
     choice = choose(steps, script)
     scans = await _look_at(choice.steps[:1], choice)
-    if scans and scans[0].starting:
-        raise Unsettled(scans[0].starting[0])
     if choice.script is not None and len(choice.steps) > 1 and scans[0].refusals:
         choice, scans = without_script(steps, scans[0].refusals[0]), []
     return choice, scans + await _look_at(choice.steps[len(scans) :], choice)
@@ -137,8 +135,6 @@ async def _prepare(
     needed = await asyncio.to_thread(shm.size, tools.shm)
     for participant, found in zip(participants, scans, strict=True):
         participant.images.mkdir(mode=0o700, parents=True)
-        if found.starting:
-            raise Unsettled(found.starting[0])
         if found.refusals:
             raise Skipped("; ".join(found.refusals[:3]))
         if found.passing:

@@ -81,7 +81,7 @@ ready()
     pod = make_pod(code)
     found = scan(pod.init, pod.leader, set())
     assert found.refusals == []
-    (sentence,) = found.starting
+    (sentence,) = found.passing
     assert "has been made by vfork and has not started its program yet" in sentence
     idle = make_pod("ready()")
-    assert scan(idle.init, idle.leader, set()).starting == []
+    assert scan(idle.init, idle.leader, set()).passing == []

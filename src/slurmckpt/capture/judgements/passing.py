@@ -12,6 +12,23 @@ _REMEDY = "the next checkpoint will do, unless it never accepts them"
 
 
 def judge(seen: Inspection) -> Iterator[Reason]:
+    """Processes that are just being started, and connections that nobody has accepted yet."""
+    yield from _starting(seen)
+    yield from _waiting(seen)
+
+
+def _starting(seen: Inspection) -> Iterator[Reason]:
+    """Processes between vfork(2) and their program: their parent waits in the kernel, and cannot be stopped."""
+    for one in seen.traits:
+        if one.is_vforked:
+            yield Reason(
+                one.process,
+                "has been made by vfork and has not started its program yet, so its parent cannot be stopped",
+                "the next checkpoint will do, unless it never starts one",
+            )
+
+
+def _waiting(seen: Inspection) -> Iterator[Reason]:
     """Connections that nobody has accepted yet.
 
     CRIU cannot dump those over TCP. Over unix sockets it can, unless the listener has to be made anew (unixnames.py).

@@ -24,17 +24,6 @@ def judge(seen: Inspection) -> Iterator[Reason]:
             )
 
 
-def starting(seen: Inspection) -> Iterator[Reason]:
-    """Processes between vfork(2) and their program: their parent cannot be stopped, so nothing can be frozen now."""
-    for one in seen.traits:
-        if one.is_vforked:
-            yield Reason(
-                one.process,
-                "has been made by vfork and has not started its program yet, so its parent cannot be stopped",
-                "a later checkpoint will do, once it has",
-            )
-
-
 def notes(seen: Inspection) -> Iterator[str]:
     """What may make the dump slow or fail, but need not."""
     for process in seen.processes:
