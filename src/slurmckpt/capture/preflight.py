@@ -81,10 +81,10 @@ class PodScan:
     open_files: one entry a file. addresses: local addresses, other than loopback and wildcard, that inet sockets are
     bound to. external: CRIU's keys of the descriptors that come from outside. outside: TCP connections that end
     outside the pod. notes: what is unusual but no reason to refuse. inside: both ends, (local, remote), of each
-    connection that does not. used_files: what is mapped, or open for reading. moments: those of the refusals that may
-    come and go within a moment. socket_directories: the user's own in which unix sockets are bound. nameless_shm:
-    whether files in /dev/shm are open, or mapped, that have lost their name. has_timerfds: whether
-    there are any. gpus: those that have a device of NVIDIA's open or mapped, which must go before CRIU comes.
+    connection that does not. used_files: what is mapped, or open for reading. moments: those of the passing ones that
+    CRIU would not stumble over. socket_directories: the user's own in which unix sockets are bound. nameless_shm:
+    whether files in /dev/shm are open, or mapped, that have lost their name. has_timerfds: whether there are any. gpus:
+    those that have a device of NVIDIA's open or mapped, which must go before CRIU comes.
     """
 
     processes: list[Process]
@@ -126,7 +126,7 @@ def scan(
     return PodScan(
         processes=seen.processes,
         refusals=sentences(reasons, seen.limits.refusals),
-        passing=sentences(passing.judge(seen), seen.limits.refusals),
+        passing=sentences([*passing.judge(seen), *watches.unread(seen)], seen.limits.refusals),
         open_files=open_files(seen),
         addresses=seen.network.addresses(),
         external=list(dict.fromkeys(one.key for one in outside.from_outside(seen))),

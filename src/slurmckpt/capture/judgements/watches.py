@@ -10,7 +10,7 @@ from slurmckpt.capture.refusals import Reason
 
 
 def judge(seen: Inspection) -> Iterator[Reason]:
-    """Watches that CRIU cannot set again, and events that would be lost."""
+    """Watches that CRIU cannot set again."""
     for one in seen.watches:
         if one.lost:
             yield Reason(
@@ -18,7 +18,6 @@ def judge(seen: Inspection) -> Iterator[Reason]:
                 f"watches files ({one.kind}) on a file system ({shown(one.lost[0])}) where they cannot be found again",
                 "end the watch before a checkpoint, or let the program look by itself now and then (polling)",
             )
-    yield from unread(seen)
 
 
 def unread(seen: Inspection) -> Iterator[Reason]:
