@@ -16,19 +16,18 @@ def lines(path: Path) -> list[str]:
 
 def test_a_script_that_starts_one_short_srun_after_the_other(cluster: Cluster, directory: Path) -> None:
     """There is hardly a moment at which none begins or ends."""
-    script = "n=0; while [ ! -e stop ]; do srun -n1 true && echo $((n++)) >>progress; done; echo end"
+    script = "n=0; while [ ! -e stop ]; do srun -n1 true && echo $((n++)); done; echo end"
     job = cluster.submit(script, MANUAL, directory=directory)
-    progress = directory / "progress"
-    wait_for("some sruns", lambda: len(lines(progress)) > 5)
+    job.wait_output("^5$")
     seq = job.checkpoint()
     move(job, job.node())
     assert restored_from(job) == seq
-    before = len(lines(progress))
-    wait_for("more sruns", lambda: len(lines(progress)) > before + 3)
+    before = len(job.output().splitlines())
+    job.wait_output(f"^{before + 3}$")
     (directory / "stop").touch()
     assert job.wait_end() == "COMPLETED", job.output()
-    assert job.output() == "end\n"
-    assert lines(progress) == [str(number) for number in range(len(lines(progress)))]
+    *numbers, last = job.output().splitlines()
+    assert numbers == [str(number) for number in range(len(numbers))] and last == "end"
 
 
 def test_an_srun_that_names_its_node(cluster: Cluster, directory: Path) -> None:
