@@ -10,12 +10,13 @@ from tests.cluster.harness import Cluster
 
 
 def test_signals_timers_descriptors_and_attributes(cluster: Cluster, directory: Path) -> None:
-    """Four programs side by side, each of which tells what it holds."""
+    """Programs side by side, each of which tells what it holds."""
     names = ("pending", "timers", "descriptors", "attributes")
     looks.build(cluster, directory, *names)
-    commands = {name: f"./{name}" for name in names} | {"descriptors": "./descriptors own"}
+    commands = {name: f"./{name}" for name in names}
+    commands |= {"descriptors": "./descriptors own", "terminal": "python3 terminal.py"}
     told = looks.go_through(cluster, directory, commands)
-    for name in names:
+    for name in commands:
         looks.same(told[name])
     assert told["pending"].last == [
         *(f"signalfd got 103 value={value}" for value in (30, 31, 32)),
@@ -34,6 +35,7 @@ def test_signals_timers_descriptors_and_attributes(cluster: Cluster, directory: 
         "message hello with a file 0123456789",
         "pidfd ends 1 9",
     ]
+    assert told["terminal"].last == ["read b'to be read' shown b'to be shown'", "shell ended by 1"]
     assert told["attributes"].last == ["zombie's status 7", "continued 1"]
 
 

@@ -14,7 +14,7 @@
 enum { SIZE = 100000, SPARSE = 1 << 30 };
 
 struct shared {
-	sem_t question, answer;
+	sem_t question, answer, end;
 	pthread_mutex_t robust;
 	unsigned char bytes[SIZE];
 };
@@ -67,6 +67,7 @@ static void make_block(int kind)
 	for (int i = 0; i < SIZE; i++)
 		blocks[kind]->bytes[i] = (unsigned char)(i * 7 + kind);
 	sem_init(&blocks[kind]->question, 1, 0);
+	sem_init(&blocks[kind]->end, 1, 0);
 	sem_init(&blocks[kind]->answer, 1, 0);
 	pthread_mutexattr_init(&attributes);
 	pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
@@ -98,7 +99,7 @@ static void start_child(void)
 	for (int kind = 0; kind < COUNT; kind++)
 		pthread_create(&thread, NULL, serve, blocks[kind]);
 	sem_post(unlinked);
-	while (sem_wait(named))
+	while (sem_wait(&blocks[NAMED]->end))
 		;
 	_exit(0);
 }
@@ -115,6 +116,7 @@ static unsigned sum(const unsigned char *bytes, size_t count)
 static void tell(void)
 {
 	struct stat status;
+	sem_t *again;
 	int value;
 
 	for (int kind = 0; kind < COUNT; kind++) {
@@ -130,7 +132,9 @@ static void tell(void)
 		puts("");
 	}
 	sem_getvalue(named, &value);
-	printf("named semaphore %d, opened again %d\n", value, sem_open(names[SEMAPHORE], 0) == named);
+	again = sem_open(names[SEMAPHORE], 0);
+	sem_post(again);
+	printf("named semaphore %d, opened again it is the same %d\n", value, !sem_trywait(named));
 	sem_getvalue(unlinked, &value);
 	printf("unlinked semaphore %d\n", value);
 	printf("sparse %d %d %d\n", sparse[0], sparse[SPARSE / 2], sparse[SPARSE - 1]);
@@ -158,7 +162,7 @@ int main(int argc, char **argv)
 	while (sem_trywait(unlinked) || sem_trywait(unlinked))
 		look_wait();
 	look_loop(tell);
-	sem_post(named);
+	sem_post(&blocks[NAMED]->end);
 	wait(&status);
 	/* the robust mutexes of the child that ended */
 	for (int kind = 0; kind < COUNT; kind++)
