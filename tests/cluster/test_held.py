@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tests.cluster.harness import Cluster, chain, move, restored_from, settings, wait_for
@@ -111,3 +112,39 @@ def test_io_uring_that_the_site_allows_is_refused(cluster: Cluster, directory: P
         (directory / "go").touch()
         assert job.wait_end() == "COMPLETED", job.output()
     assert job.output().splitlines()[-1] == "done"
+
+
+GHOST = """
+import os, time
+f = open("ghost", "w")
+f.write("x" * 2_000_000)
+f.flush()
+os.unlink("ghost")
+print("held", flush=True)
+while not os.path.exists("let-go"): time.sleep(0.05)
+f.close()
+print("closed", flush=True)
+while not os.path.exists("go"): time.sleep(0.05)
+"""
+
+
+def test_what_only_criu_finds_out_is_told_with_its_log(cluster: Cluster, directory: Path) -> None:
+    """A deleted file above the limit: the dump is undone, the job runs on, and its next checkpoint is taken."""
+    (directory / "ghost.py").write_text(GHOST)
+    with settings(cluster, '[capture]\nghost_limit = "1M"'):
+        job = cluster.submit("python3 ghost.py", "--checkpoint-interval=infinite", directory=directory)
+        job.wait_output("^held$")
+        done = cluster.run("slurmckpt", "checkpoint", str(job.number), check=False)
+        found = re.search(
+            r"the deleted file /home/alice/\S+/ghost of \d+ bytes is still open.*\(CRIU's log: (.*)\)", done.stderr
+        )
+        assert found, done.stderr
+        log = cluster.run("cat", found[1]).stdout
+        assert "Error" in log and "ghost" in log and "Dumping FAILED" in log
+        assert job.status()["skipped"]["times"] == 1
+        (directory / "let-go").touch()
+        job.wait_output("^closed$")
+        job.checkpoint()
+        assert job.status()["skipped"] is None
+        (directory / "go").touch()
+        assert job.wait_end() == "COMPLETED", job.output()
