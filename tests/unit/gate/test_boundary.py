@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurmckpt.capture.gate import boundary, layout
+from slurmckpt.capture.gate.judge import judge
 from slurmckpt.capture.gate.region import Region
 from tests.unit.gate.core import Core, Process
 
@@ -143,3 +144,25 @@ def test_numbers_of_requests_begin_again_after_the_last(region: Racing) -> None:
     closing = begin(region)
     assert closing.epoch == 1
     assert [closing.step(0.0), closing.step(0.1)] == [False, True]
+
+
+def test_transfers_whose_peers_become_known_later(region: Racing, ranks: list[Rank]) -> None:
+    """With graphs about, NCCL starts their events from a callback of the driver: until then nobody knows who lags."""
+    first, second = ranks
+    sender, receiver = first.threads[0], second.threads[0]
+    assert sender.try_enter(first.handles[0])
+    sender.transfer(first.handles[0], sends=True)
+    sender.exit()
+    closing = begin(region)
+    assert [closing.step(0.0), closing.step(0.1)] == [False, False]
+    assert judge(region.snapshot(), lambda pid: True).reasons == [
+        "sends or receives of rank 0 in communicator 0000000000000001 are not launched yet"
+    ]
+    assert not receiver.try_enter(second.handles[0])
+    sender.peer(first.handles[0], sends=True, peer=1, in_group=False)
+    # Now rank 1 is known to be waited for.
+    assert receiver.retry(second.handles[0])
+    receiver.transfer(second.handles[0], sends=False)
+    receiver.peer(second.handles[0], sends=False, peer=0)
+    receiver.exit()
+    assert [closing.step(0.2), closing.step(0.3)] == [False, True]
