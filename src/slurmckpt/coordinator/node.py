@@ -59,7 +59,8 @@ def job_fingerprint(
     file's path to where it lies on every node. Reads files that the user chose: to be called with the user's
     file-system identity.
     """
-    files = [process_file(file) for file in used]
+    # What lies in the job's /dev/shm comes along with it, and is on no node before.
+    files = [process_file(file) for file in used if not file.path.startswith("/dev/shm/")]
     mapped = engine.engine(files)
     for seen, real in (mounted or {}).items():
         if (content := mapped.pop(engine.build_id_key(seen), None)) is not None:
