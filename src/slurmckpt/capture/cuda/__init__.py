@@ -4,4 +4,5 @@ driver     the API itself           errors     what its codes mean, and the reme
 group      all ranks at once        agent      the process that calls the driver, and outlives the coordinator
 client     the agent, from asyncio  mapping    old GPUs to new ones
 find       which processes          memory     does it fit into the job's memory limit?
+    keeper     when agent and coordinator die at once
 """

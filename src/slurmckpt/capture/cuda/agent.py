@@ -1,4 +1,4 @@
-"""The process that calls the CUDA driver for a coordinator: `python -m slurmckpt.capture.cuda.agent FD`.
+"""The process that calls the CUDA driver for a coordinator: `python -m slurmckpt.capture.cuda.agent FD PID`.
 
 A process of its own, for three reasons. It is initialised once (cuInit takes seconds on a large node) and holds what
 the driver opens, so the coordinator does not. A call that hangs in the driver hangs here. And it is the watchdog of the
@@ -7,7 +7,7 @@ checkpointed, and ends. When this process dies, the coordinator starts another o
 
 FD is a stream socket. Requests and answers are JSON, one a line: {"id": 1, "verb": "lock", "pids": [...], ...} and
 {"id": 1, "result": ...} or {"id": 1, "error": {"kind": ..., "text": ..., "pids": [...]}}. A line {"verb": "beat"} shows
-that the coordinator lives.
+that the coordinator lives. PID: of the coordinator, for the case that both die (keeper.py).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 from slurmckpt.capture.cuda.driver import Bindings, Driver
 from slurmckpt.capture.cuda.errors import Busy, CudaError, Unavailable
 from slurmckpt.capture.cuda.group import Group, Stuck
+from slurmckpt.capture.cuda.keeper import Held, keep
 from slurmckpt.capture.cuda.usage import used_bytes
 from slurmckpt.errors import SlurmckptError
 
@@ -40,10 +41,16 @@ _MAX_LINE = 1 << 20
 
 
 class Agent:
-    """Serves one coordinator. load: gives the driver, raises Unavailable."""
+    """Serves one coordinator. load: gives the driver, raises Unavailable. note: told which ranks are held."""
 
-    def __init__(self, channel: socket.socket, load: Callable[[], Driver] = Bindings) -> None:
+    def __init__(
+        self,
+        channel: socket.socket,
+        load: Callable[[], Driver] = Bindings,
+        note: Callable[[set[int]], None] = lambda held: None,
+    ) -> None:
         self._channel = channel
+        self._note = note
         self._load = load
         self._driver: Driver | None = None
         self._group: Group | None = None
@@ -103,7 +110,7 @@ class Agent:
     def _do(self, request: dict[str, Any]) -> object:
         if self._driver is None:
             self._driver = self._load()
-            self._group = Group(self._driver)
+            self._group = Group(self._driver, self._note)
         group = self._group
         assert group is not None
         verb, pids = request["verb"], [int(pid) for pid in request.get("pids", [])]
@@ -141,14 +148,20 @@ def _kind(error: Exception) -> str:
 
 
 def main() -> None:
-    """Serve the coordinator on the other end of the socket that the first argument names."""
+    """Serve the coordinator on the other end of the socket that the first argument names; the second one is its pid."""
     # Only the end of the coordinator ends this process: a stop of the job's processes must not leave ranks locked.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")
-    Agent(socket.socket(fileno=int(sys.argv[1]))).run()
-    # Threads that hang in the driver must not keep it here.
-    os._exit(0)
+    channel = socket.socket(fileno=int(sys.argv[1]))
+
+    def serve(held: Held) -> None:
+        Agent(channel, note=held.write).run()
+
+    def release(pids: list[int]) -> None:
+        Group(Bindings()).release(pids)
+
+    keep(int(sys.argv[2]), channel, serve, release)
 
 
 if __name__ == "__main__":

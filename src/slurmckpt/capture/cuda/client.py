@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -178,7 +179,7 @@ class CudaClient:
             # Not one of asyncio's, which are killed when their event loop is closed: it must outlive this process.
             self._process = await asyncio.to_thread(
                 subprocess.Popen,
-                [sys.executable, "-m", "slurmckpt.capture.cuda.agent", str(theirs.fileno())],
+                [sys.executable, "-m", "slurmckpt.capture.cuda.agent", str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -212,7 +213,9 @@ class CudaClient:
         process = self._process
         self._let_go()
         if process is not None:
-            process.kill()
+            # With its keeper: what they held is this process's to see to.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             # Nobody waits for it here, but it must be waited for.
             asyncio.get_running_loop().run_in_executor(None, process.wait)
 

@@ -43,8 +43,10 @@ class Group:
     One operation at a time, but abort() and release() may be called beside one.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, note: Callable[[set[int]], None] = lambda held: None) -> None:
+        """note: told of `held` before each call that adds to it, and when ranks are held no more."""
         self._driver = driver
+        self._note = note
         self.held: set[int] = set()
         self._aborted = threading.Event()
 
@@ -114,6 +116,7 @@ class Group:
                 reasons[pid] = str(failures[pid])
             else:
                 self.held.discard(pid)
+        self._note(self.held)
         if reasons:
             log.error("ranks are stuck: %s", "; ".join(reasons.values()))
             raise Stuck("; ".join(reasons.values()), sorted(reasons))
@@ -123,6 +126,7 @@ class Group:
             raise Aborted("given up")
         # Before the first call: whatever becomes of it, these are to be looked after.
         self.held |= set(pids)
+        self._note(self.held)
 
     def _free(self, pid: int, pairs: Sequence[tuple[str, str]]) -> None:
         """One rank back to RUNNING. Raises CudaError."""

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+import psutil
 import pytest
 
 from slurmckpt.capture.cuda.client import CudaClient, Lost
@@ -200,6 +201,35 @@ def test_the_coordinator_dies_or_stops_in_each_state(
         assert coordinator.stdout is not None
         assert coordinator.stdout.readline().split()[1] in state
         coordinator.send_signal(how)
+        for rank in ranks:
+            rank.tell("sha")
+        assert [rank.answer(90.0) for rank in ranks] == before
+    finally:
+        coordinator.kill()
+        coordinator.wait()
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_coordinator_and_agent_die_at_once_in_each_state(
+    hardware: simulated.Hardware, start_rank: StartRank, state: str
+) -> None:
+    """The agent's keeper is left, and sees to the ranks."""
+    ranks, pids = pair(start_rank)
+    before = [rank.do("sha") for rank in ranks]
+    hardware.set(**{f"{name}__delay_ms": 300 for name in CALLS if name == state})
+    environment = os.environ | hardware.environment | {"PYTHONPATH": str(ROOT / "src")}
+    coordinator = subprocess.Popen(
+        [sys.executable, "-c", _COORDINATOR, state, *map(str, pids)], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert coordinator.stdout is not None
+        assert coordinator.stdout.readline().split()[1] in state
+        deadline = time.monotonic() + SECONDS
+        while len(processes := psutil.Process(coordinator.pid).children(recursive=True)) < 2:
+            assert time.monotonic() < deadline, "the agent did not start"
+            time.sleep(0.01)
+        coordinator.kill()
+        processes[1].kill()
         for rank in ranks:
             rank.tell("sha")
         assert [rank.answer(90.0) for rank in ranks] == before
