@@ -158,14 +158,19 @@ def test_what_is_on_its_way_inside_a_message_is_not_outside(make_pod: MakePod) -
 a, b = socket.socketpair()
 r, w = os.pipe()
 inner, far = socket.socketpair()
-socket.send_fds(a, [b"x"], [r, inner.fileno()])
+listener = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(listener.getsockname())
+server, _ = listener.accept()
+socket.send_fds(a, [b"x"], [r, inner.fileno(), server.fileno()])
 os.close(r)
 inner.close()
+server.close()
 ready()
 """
     )
     found = look(pod)
-    assert (found.external, found.refusals) == ([], [])
+    assert (found.external, found.refusals, found.outside) == ([], [], [])
+    assert len(found.inside) == 1, "as much of the connection as the pod holds"
 
 
 def test_a_pipe_that_is_read_from_outside(make_pod: MakePod) -> None:

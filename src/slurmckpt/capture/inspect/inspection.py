@@ -11,7 +11,7 @@ from slurmckpt.capture.inspect.descriptors import Descriptors, HalfPipe, other_e
 from slurmckpt.capture.inspect.mappings import Mappings, read_mappings
 from slurmckpt.capture.inspect.mounts import Mount, made_inside, mounts_of
 from slurmckpt.capture.inspect.network import Network, OtherSocket
-from slurmckpt.capture.inspect.peers import OuterPeer, exposed_names, in_flight, outer_peers
+from slurmckpt.capture.inspect.peers import OuterPeer, connections_in_flight, exposed_names, in_flight, outer_peers
 from slurmckpt.capture.inspect.stepd import tcp_to_stepd
 from slurmckpt.capture.inspect.traits import Traits, read_traits
 from slurmckpt.capture.inspect.watches import Watched, watches
@@ -118,6 +118,7 @@ def inspect(
         again = walk(init_pid, leader_pid, ranks).members[: limits.processes]
         descriptors.confirm(read_descriptors(again, limits.descriptors))
         network = Network(init_pid, descriptors)
+        network.end_inside(connections_in_flight(init_pid, network, {process.pid for process in again}))
     mounts = mounts_of(init_pid)
     inside = made_inside(mounts, mounts_of(shim_pid) if shim_pid else {})
     exposed, own_directories = exposed_names(init_pid, network)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from slurmckpt.capture import procfs
@@ -55,6 +55,10 @@ class Network:
         if self._outside:
             # Only now: on a busy node the closing connections are by far the most lines.
             self._outside = ends_outside(self.tcp, read_tables(init_pid, TCP_TABLES, {0}))
+
+    def end_inside(self, inodes: Container[int]) -> None:
+        """The connections of these sockets end inside, whatever it looked like."""
+        self._outside = [one for one in self._outside if one.inode not in inodes]
 
     def outside(self) -> list[InetSocket]:
         """TCP connections of the pod that end outside."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from slurmckpt.capture import procfs, socketdirs
 from slurmckpt.capture.inspect.network import Network
+from slurmckpt.capture.inspect.sockets import TCP_TABLES, read_tables
 from slurmckpt.capture.processes import name_of
 
 
@@ -64,6 +65,31 @@ def exposed_names(init_pid: int, network: Network) -> tuple[dict[int, str], list
         if not safe[directory]:
             found[inode] = one.name
     return found, own
+
+
+def connections_in_flight(init_pid: int, network: Network, pod: Container[int]) -> set[int]:
+    """The TCP sockets of the pod, by inode, whose other end is on its way inside a message (SCM_RIGHTS).
+
+    pod: pids on this node. Where connections seem to lead out, it looks at all sockets of the network namespace, and
+    where one of them ends there, at every descriptor of the node.
+    """
+    outside = {(one.remote, one.local): one.inode for one in network.outside()}
+    if not outside:
+        return set()
+    others = {
+        socket_link(one.inode): outside[one.local, one.remote]
+        for one in read_tables(init_pid, TCP_TABLES, _Every())
+        if one.inode and (one.local, one.remote) in outside
+    }
+    held = holders_on_node(set(others), pod) if others else {}
+    return {mine for link, mine in others.items() if link not in held}
+
+
+class _Every:
+    """Holds every inode."""
+
+    def __contains__(self, inode: object) -> bool:
+        return True
 
 
 def in_flight(link: str, pod: Container[int]) -> bool:
