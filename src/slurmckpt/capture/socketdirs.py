@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import stat
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ from slurmckpt.capture import procfs
 from slurmckpt.errors import Refused
 
 FILE = "socket-directories.json"
+# How many have taken a directory, by device and inode: one coordinator restores all pods of its job.
+_takers: dict[tuple[int, int], int] = {}
+_lock = threading.Lock()
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -78,21 +82,35 @@ def _taken(init_pid: int, one: OwnDirectory) -> Iterator[None]:
         except OSError as error:
             raise Refused(f"{one.path}, where a unix socket is bound, cannot be opened: {error.strerror}") from error
         stack.callback(os.close, directory)
-        if os.fstat(directory).st_uid != one.uid:
-            raise Refused(f"{one.path}, where a unix socket is bound, belongs to somebody else on this node")
-        stack.callback(_give_back, directory, one)
-        # The owner first: nobody but root can change the mode afterwards, or rename what is not his (sticky bit).
-        os.fchown(directory, 0, 0)
-        os.fchmod(directory, 0o700)
+        stack.enter_context(_roots(directory, one))
         there = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if not os.path.samestat(there, os.fstat(directory)):
             raise Refused(f"{one.path}, where a unix socket is bound, was replaced meanwhile")
         yield
 
 
-def _give_back(directory: int, one: OwnDirectory) -> None:
-    os.fchmod(directory, one.mode)
-    os.fchown(directory, one.uid, one.gid)
+@contextlib.contextmanager
+def _roots(directory: int, one: OwnDirectory) -> Iterator[None]:
+    """It is root's meanwhile. Pods of the same job that are restored at the same time may share it."""
+    status = os.fstat(directory)
+    key = (status.st_dev, status.st_ino)
+    with _lock:
+        if key not in _takers:
+            if status.st_uid != one.uid:
+                raise Refused(f"{one.path}, where a unix socket is bound, belongs to somebody else on this node")
+            # The owner first: nobody but root can change the mode afterwards, or rename what is not his (sticky bit).
+            os.fchown(directory, 0, 0)
+            os.fchmod(directory, 0o700)
+        _takers[key] = _takers.get(key, 0) + 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _takers[key] -= 1
+            if not _takers[key]:
+                del _takers[key]
+                os.fchmod(directory, one.mode)
+                os.fchown(directory, one.uid, one.gid)
 
 
 @contextlib.contextmanager

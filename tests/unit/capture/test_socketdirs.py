@@ -121,3 +121,16 @@ def test_all_are_given_back_when_one_cannot_be_taken(world: Path, images: Path) 
     with pytest.raises(Refused):
         socketdirs.take(7, images)
     assert look(first) == (UID, GID, 0o750)
+
+
+def test_pods_may_share_one(world: Path, images: Path) -> None:
+    """It is the user's again when the last has done with it."""
+    there = owned(world / "tmp/there")
+    socketdirs.save([OwnDirectory("/tmp/there", UID, GID, 0o750)], images)
+    first, second = socketdirs.take(7, images), socketdirs.take(7, images)
+    first.close()
+    assert look(there) == (0, 0, 0o700)
+    second.close()
+    assert look(there) == (UID, GID, 0o750)
+    socketdirs.take(7, images).close()
+    assert look(there) == (UID, GID, 0o750)
