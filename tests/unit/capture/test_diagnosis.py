@@ -232,6 +232,47 @@ def test_real_restores_name_the_process() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "(00.01)    100: Error (criu/files-reg.c:2175): File home/jane/f has bad size 1 (expect 5)\n"
+            "(00.01)    100: Error (criu/files.c:1221): Unable to open fd=4 id=0xe\n"
+            "(00.01) Error (criu/cr-restore.c:1265): 100 exited, status=1\n",
+            "the file /home/jane/f has 1 bytes and had 5 at the checkpoint (process 100 needs it)",
+        ),
+        (
+            "(00.01)    101: Error (criu/files-reg.c:2294): File home/jane/f has bad mode 0100600 (expect 0100644)\n",
+            "the file /home/jane/f has mode 0100600 and had 0100644 at the checkpoint (process 101 needs it)",
+        ),
+        (
+            "(00.01)    100: Error (criu/files-reg.c:2353): Can't open file home/jane/l.so on restore: No such file\n"
+            "(00.01)    100: Error (criu/mem.c:1467): `- Can't open vma\n",
+            "the file /home/jane/l.so cannot be opened on this node (No such file) (process 100 needs it)",
+        ),
+        (
+            "(00.01) Error (criu/protobuf.c:93): Read 8 bytes while 10 expected from /s/pstree.img: Not permitted\n",
+            "the image is damaged",
+        ),
+        ("(00.01) Error (criu/protobuf.c:72): Unexpected EOF on (empty-image)\n", "the image is damaged"),
+    ],
+)
+def test_real_restores(text: str, sentence: str) -> None:
+    assert explain_restore(NOISE + text + "(00.01) Error (criu/cr-restore.c:2331): Restoring FAILED.\n") == sentence
+
+
+def test_real_dumps_of_no_certain_process() -> None:
+    text = "(00.01) Error (compel/src/lib/infect.c:262): Unseizable non-zombie 101 found, state S, err -1/10\n" * 3
+    assert explain_dump(NOISE + text + END, {101: "process 101 (gdb) of rank 0"}) == (
+        "process 101 (gdb) of rank 0 is being traced: detach the debugger or tracer first"
+    )
+    text = (
+        "(00.01) Error (criu/page-xfer.c:263): page-xfer: Unable to spice data: No space left on device\n"
+        "(00.01) Error (criu/bfd.c:131): bfd: Error flushing image: No space left on device\n"
+    )
+    assert explain_dump(NOISE + TASK + text + END).startswith("the staging disk is full: ")
+
+
 def test_an_unknown_error_names_the_process_too() -> None:
     assert explain_dump(TASK + log("Something new") + END) == "CRIU: Something new (process 100 (python3))"
 

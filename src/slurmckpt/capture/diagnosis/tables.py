@@ -166,6 +166,10 @@ DUMP = _table(
         "{who} holds file locks and CRIU was not told to keep them: this is a fault of slurmckpt",
     ),
     (
+        r"Unseizable non-zombie (?P<pid>\d+) found",
+        "{who} is being traced: detach the debugger or tracer first",
+    ),
+    (
         r"can't seize task|Unable to seize|[Pp]trace.*Operation not permitted",
         "{who} is being traced, or may not be: detach the debugger or tracer first",
     ),
@@ -304,7 +308,8 @@ RESTORE = _table(
         "this kernel cannot continue the job's clocks (no time namespaces): restore on a newer kernel",
     ),
     (
-        r"(?:[Ii]mage|[Ii]mages?) .*corrupt|Reached EOF unexpectedly|Unknown image format|Magic doesn't match",
+        r"(?:[Ii]mage|[Ii]mages?) .*corrupt|Reached EOF unexpectedly|Unknown image format|Magic doesn't match"
+        r"|Unexpected EOF on|Read \d+ bytes while \d+ expected from .*\.img",
         "the image is damaged",
     ),
     (
