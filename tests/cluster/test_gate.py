@@ -36,7 +36,7 @@ def undisturbed(cluster: Cluster, directory: Path, libnccl: Path, steps: int) ->
     alone = cluster.directory(f"{directory.name}-alone")
     shutil.copy(libnccl, alone / "libnccl.so.2")
     ranks = f"RUN=1 python3 collectives.py 1 {steps} 0 & RUN=1 python3 collectives.py 0 {steps} 0; wait"
-    return cluster.run("bash", "-c", f"cd {alone.name} && {ranks}").stdout
+    return cluster.run("bash", "-c", f"cd {alone.name}; {ranks}").stdout
 
 
 def ranks_of(job: Job) -> list[dict[str, object]]:
