@@ -228,8 +228,10 @@ def test_coordinator_and_agent_die_at_once_in_each_state(
         while len(processes := psutil.Process(coordinator.pid).children(recursive=True)) < 2:
             assert time.monotonic() < deadline, "the agent did not start"
             time.sleep(0.01)
-        coordinator.kill()
+        # Neither may act on the other's death.
+        coordinator.send_signal(signal.SIGSTOP)
         processes[1].kill()
+        coordinator.kill()
         for rank in ranks:
             rank.tell("sha")
         assert [rank.answer(90.0) for rank in ranks] == before
