@@ -192,7 +192,7 @@ def test_a_lock_is_tried_several_times(client: Client) -> None:
 def test_no_boundary_is_told_with_the_process_as_its_user_knows_it(client: Client) -> None:
     client.trouble = {"lock": [_busy(), _busy()]}
     inside: list[str] = []
-    with pytest.raises(Skipped, match=r"no boundary: the GPU work of process 101 \(train\) did not end .* \(2 tries\)"):
+    with pytest.raises(Skipped, match=r"NO_BOUNDARY: the GPU work of process 101 \(train\) did not end .* \(2 tries\)"):
         run(cycle(gpus(client, lock_tries=2), Users({1002: process(1002, 101)}), inside))
     assert client.calls == ["lock", "lock", "resume"] and not inside
 

@@ -95,7 +95,7 @@ def busy(pids: list[int], seconds: float) -> Busy:
     """The error that names them."""
     more = f" (and {len(pids) - 1} more)" if len(pids) > 1 else ""
     return Busy(
-        f"no boundary: the GPU work of process {pids[0]}{more} did not end within {seconds:g} s: it waits for a rank"
+        f"NO_BOUNDARY: the GPU work of process {pids[0]}{more} did not end within {seconds:g} s: it waits for a rank"
         " that has not come",
         pids,
     )

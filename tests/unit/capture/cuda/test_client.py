@@ -76,7 +76,7 @@ def test_a_half_done_collective_is_no_boundary(hardware: simulated.Hardware, sta
 
     async def work() -> None:
         async with client(hardware) as cuda:
-            with pytest.raises(Busy, match="no boundary") as caught:
+            with pytest.raises(Busy, match="NO_BOUNDARY") as caught:
                 await cuda.lock(pids, 0.5)
             assert caught.value.pids == [pids[0]]
 
