@@ -72,9 +72,9 @@ def gpus(cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def begin(cluster: Cluster, directory: Path, script: str = RANKS, *options: str) -> Job:
-    job = cluster.submit(
-        script.format(steps=STEPS), "--checkpoint-interval=infinite", "--ntasks=2", *options, directory=directory
-    )
+    """The cluster's Slurm manages no GPUs: the job says itself that it uses some."""
+    own = ("--checkpoint-interval=infinite", "--ntasks=2", "--export=ALL,CUDA_VISIBLE_DEVICES=0")
+    job = cluster.submit(script.format(steps=STEPS), *own, *options, directory=directory)
     job.wait_output("^step 10 ")
     return job
 

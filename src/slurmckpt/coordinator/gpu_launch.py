@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 def start(step: Step, tasks: Sequence[Task], settings: Settings, fingerprint: Mapping[str, str]) -> str:
     """Choose the profile of a step that starts afresh, and put it into its tasks' environment.
 
-    Gives a line for the job's output: which profile and why; empty when there is nothing to say.
+    Gives a line for the job's output: which profile and why; empty when there is nothing to say. A job that may well
+    use no GPU, as it names none, is not told of them.
     """
     environment = payloads.from_memfd(tasks[0].payload).environment
     step.gpu_indices = gpu_profile.indices(environment)
@@ -30,6 +31,8 @@ def start(step: Step, tasks: Sequence[Task], settings: Settings, fingerprint: Ma
             _add(task, step.profile)
     if step.profile.reason:
         log.info("step %s: %s", step.name, step.profile)
+    if not gpu_profile.surely_has_gpus(environment):
+        return ""
     if step.profile.conflict:
         return f"several GPU ranks will not be captured: {step.profile.conflict}"
     return str(step.profile) if step.profile.name != "none" else ""

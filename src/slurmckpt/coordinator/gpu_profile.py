@@ -123,6 +123,12 @@ def indices(environment: Iterable[bytes]) -> tuple[int, ...]:
     return ()
 
 
+def surely_has_gpus(environment: Sequence[bytes]) -> bool:
+    """Whether the environment names GPUs. Where Slurm does not manage them, a job may use some all the same."""
+    named = any(entry.startswith(b"CUDA_VISIBLE_DEVICES=") for entry in environment)
+    return bool(indices(environment)) or (named and _may_use_gpus(environment))
+
+
 def _may_use_gpus(environment: Iterable[bytes]) -> bool:
     """Slurm hides GPUs from a step that asked for none by an empty CUDA_VISIBLE_DEVICES."""
     values = dict(entry.partition(b"=")[::2] for entry in environment)

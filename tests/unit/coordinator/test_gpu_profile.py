@@ -105,6 +105,12 @@ def test_a_step_is_set_up_when_it_starts() -> None:
         assert step.gpu_indices == (0, 1)
         one.close()
 
+        # Where Slurm manages no GPUs, a job may use them or not: it gets the environment, and no line.
+        one = await _task([b"PATH=/bin"])
+        assert gpu_launch.start(step, [one], Settings(), {"gpu.driver": "580.95.05", "gpu.count": "8"}) == ""
+        assert b"NCCL_P2P_DISABLE=1" in payloads.from_memfd(one.payload).environment
+        one.close()
+
         one = await _task(TWO)
         assert gpu_launch.start(step, [one], Settings(), {}) == ""
         assert payloads.from_memfd(one.payload).environment == TWO
