@@ -122,6 +122,7 @@ def test_gpus_that_cannot_take_the_state_are_a_cold_start_with_the_reason(gpus: 
     assert steps_of(job)[-STEPS:] == values(STEPS)
 
 
+@pytest.mark.long
 def test_ranks_that_the_script_itself_has_started(gpus: Cluster, directory: Path) -> None:
     """As with torchrun: one pod, without an srun. Twice, as the second image is one of restored ranks."""
     script = 'for rank in 0 1; do python3 gpu_rank.py {steps} 2 $rank "$SLURM_JOB_ID" & done; wait; echo over'
@@ -138,6 +139,7 @@ def test_ranks_that_the_script_itself_has_started(gpus: Cluster, directory: Path
     assert job.output().splitlines()[-1] == "over"
 
 
+@pytest.mark.long
 def test_gpu_memory_that_does_not_fit_into_the_jobs_limit(gpus: Cluster, directory: Path) -> None:
     """It would be copied into the job's memory, and the kernel would kill a rank for it."""
     script = "EXTRA_BYTES=400000000 srun -n1 python3 gpu_rank.py {steps} 1 0 $SLURM_JOB_ID"
@@ -174,6 +176,7 @@ def test_a_coordinator_that_dies_while_the_ranks_have_no_gpu(faults: Cluster, di
     assert steps_of(job) == values(STEPS)
 
 
+@pytest.mark.long
 def test_an_agent_that_dies_while_the_ranks_have_no_gpu(faults: Cluster, directory: Path) -> None:
     """The coordinator starts another one. This checkpoint is skipped, and the next one is taken."""
     job = begin(faults, directory)
