@@ -196,9 +196,13 @@ class Checkpointer:
         while True:
             try:
                 async with incarnation.starting:
-                    return await group.capture(
+                    # Who comes after this and before the boundary makes it unsettled.
+                    started = self._numbers.started
+                    captured = await group.capture(
                         list(self._steps.values()), incarnation.script, seq, self._tools(), incarnation.files
                     )
+                    captured.steps_started = started
+                    return captured
             except Unsettled:
                 if clock() > given_up:
                     raise
@@ -243,8 +247,8 @@ class Checkpointer:
             fingerprint=fingerprint,
             node_feature=incarnation.node.feature,
             attempt=spec.restart_count,
-            steps_started=self._numbers.started,
-            launches_started=script.numbered if script is not None else 0,
+            steps_started=captured.steps_started,
+            launches_started=captured.launches_started,
         )
 
     async def _publish(self, directory: Path, manifest: Manifest) -> Manifest:

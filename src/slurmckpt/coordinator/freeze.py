@@ -72,7 +72,7 @@ class Captured:
 
     files: what the ranks have mapped, or open for reading, for the fingerprint. taken: seconds since 1970. script: when
     it is part of it with its sruns; it may have ended by now. without_script: why the batch script, which runs, is not
-    part of it.
+    part of it. launches_started, steps_started: how many sruns and steps the script had begun at the boundary.
     """
 
     directory: Path
@@ -85,6 +85,8 @@ class Captured:
     script: Script | None = None
     without_script: str = ""
     carried: list[CarriedDirectory] = field(default_factory=list)
+    launches_started: int = 0
+    steps_started: int = 0
 
 
 class Cut:
@@ -105,6 +107,7 @@ class Cut:
         self._choice = choice
         self._waiting: list[StandIn] = []
         self._input: dict[int, bytes] = {}
+        self._launches_started = 0
         self._saved = saved.Saved()
         self._holders = holders
         self._directory = directory
@@ -153,6 +156,7 @@ class Cut:
             steps=[image(each, self._tools.installation.version, self._shm, self._saved) for each in self.participants],
             files=[file for each in self.participants if each.scan for file in each.scan.used_files],
             taken=self._boundary,
+            launches_started=self._launches_started,
             freeze_seconds=thawed - self._frozen_at,
         )
 
@@ -227,6 +231,7 @@ class Cut:
         ended = any(one.status != one.launch.status for one in self._waiting)
         if ended or brought != len(steps) or not all(step.running for step in steps):
             raise Unsettled("a step is just starting or ending")
+        self._launches_started = script.numbered
 
     async def _all_written(self) -> None:
         assert self._measuring is not None and self._copying is not None

@@ -116,15 +116,17 @@ def test_an_srun_that_brings_its_step_right_after_the_thaw_has_none_in_the_image
 ) -> None:
     """With it the restore would wait for a step that is not in the checkpoint."""
     one = launch(0)
-    stage.script.launches[0] = one
+    stage.script.launches[0], stage.script.numbered = one, 1
 
     def comes() -> None:
         one.step = "12"
+        stage.script.numbered = 2
 
     stage.criu.after_thaw = comes
     captured = stage.cut(user_files)
     assert [step.step for step in captured.steps] == ["batch"]
     assert [(srun.step, srun.status) for srun in captured.steps[0].launches] == [("", None)]
+    assert captured.launches_started == 1
 
 
 def test_one_that_has_ended_but_is_still_waited_for(stage: Scripted, user_files: UserFiles) -> None:
