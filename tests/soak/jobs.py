@@ -110,8 +110,13 @@ class Jobs:
     def with_images(self, *states: str) -> list[Submitted]:
         """Jobs that have ended like this and have images in the store."""
         top = self.cluster.home.parent.parent / "store"
-        found = [one for one in self.all if one.state in states]
-        return [one for one in found if any(path.is_dir() for path in top.glob(f"*/alice/{one.job.number}/*"))]
+
+        def has_images(one: Submitted) -> bool:
+            # What CRIU said of a dump that failed, in `logs`, stays as long as the record.
+            found = top.glob(f"*/alice/{one.job.number}/*")
+            return any(path.is_dir() and path.name != "logs" for path in found)
+
+        return [one for one in self.all if one.state in states and has_images(one)]
 
     def judge(self) -> tuple[list[str], Counter[str]]:
         """What is wrong, one line each; and counts of what happened."""
@@ -137,6 +142,7 @@ def _judge(one: Submitted) -> tuple[list[str], Counter[str]]:
     wrong = []
     # A CRIU was killed in the middle of a dump (docs/reliability.md, "What cannot be saved").
     lost = any("so the pod is ended" in event["text"] for event in record.get("events", []))
+    lost = lost or "slurmckpt: the task is killed: the leader of the pod was killed by signal 5\n" in one.job.output()
     counts["jobs lost with a CRIU that was killed"] = int(lost and one.state == "FAILED")
     if one.cancelled:
         if one.state not in ("CANCELLED", "COMPLETED", "FAILED"):
