@@ -23,7 +23,7 @@ srun -n2 python3 loader.py {steps} {seconds}
 """
 # Debian's PyTorch has no libuv: see test_restore.py.
 TORCHRUN = """
-export USE_LIBUV=0 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 OMP_NUM_THREADS=1 CRASH=$PWD/crashed
+export USE_LIBUV=0 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 OMP_NUM_THREADS=1 CRASH=$PWD/crash
 python3 -m torch.distributed.run --nproc-per-node=2 --max-restarts=1 --rdzv-backend=c10d \\
     --rdzv-endpoint=$PWD/rendezvous --rdzv-conf=store_type=file loader.py {steps} {seconds} 2>torchrun.err
 """
@@ -98,7 +98,7 @@ def test_ddp_with_data_loader_workers(cluster: Cluster, directory: Path) -> None
 def test_torchrun_restarts_its_workers_after_a_restore(cluster: Cluster, directory: Path) -> None:
     """The elastic agent is restored with its workers; when one of them dies then, it starts them all again."""
     job = cluster.submit(
-        TORCHRUN.format(steps=STEPS, seconds=0.1),
+        TORCHRUN.format(steps=STEPS, seconds=0.3),
         "--checkpoint-interval=infinite",
         "--checkpoint-recover=nodefail",
         "--mem=5000",
@@ -108,10 +108,11 @@ def test_torchrun_restarts_its_workers_after_a_restore(cluster: Cluster, directo
     seq = job.checkpoint()
     move(job, job.node())
     assert restored_from(job) == seq
+    cluster.run("touch", f"{directory.name}/crash")
+    wait_for("the death of a worker", lambda: not (directory / "crash").exists())
     assert job.wait_end() == "COMPLETED", job.output() + (directory / "torchrun.err").read_text()
-    assert (directory / "crashed").exists()
     wanted = undisturbed(cluster, directory)
     found = steps(job)
     before = len(found) - STEPS
-    assert STEPS * 2 // 3 - 1 <= before <= STEPS * 2 // 3
+    assert before > 10
     assert found == wanted[:before] + wanted

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 """loader.py STEPS SECONDS: DistributedDataParallel fed by DataLoader workers, which hand tensors over in shared memory.
 
-With CRASH=FILE in its environment rank 1 dies in the middle, once: when there is no such file, which it makes.
+With CRASH=FILE in its environment rank 1 dies as soon as there is such a file, which it removes.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def main() -> None:
             if rank == 0:
                 print("step", step, total.item().hex(), flush=True)
             crash = os.environ.get("CRASH", "")
-            if crash and rank == 1 and step == steps * 2 // 3 and not os.path.exists(crash):
-                open(crash, "w").close()
+            if crash and rank == 1 and os.path.exists(crash):
+                os.remove(crash)
                 os._exit(7)
             time.sleep(pause)
             if step == steps:
