@@ -7,7 +7,8 @@
  * with its arguments: they make it again, in the process that goes on as well as in the image.
  *
  * A call with a time limit then waits for all of it once more. Where that may be long, EINTR is the better answer (it is the program's turn to
- * reckon what is left), unless the limit is a moment, or the kernel has written what is left where the call takes it from.
+ * reckon what is left), unless the limit is a moment, or the kernel has written what is left where the call takes it from. A sleep that does not
+ * ask for its rest gets a place for it at the first freeze: otherwise a sleep that is longer than the interval would never end.
  */
 #include <elf.h>
 #include <errno.h>
@@ -61,6 +62,62 @@ static bool is_short(pid_t tid, unsigned long long address)
 static bool is_sleep_to_restart(unsigned long long request, unsigned long long remaining)
 {
 	return !remaining || remaining == request;
+}
+
+/* Whether a thread executes the C library there: glibc or musl, whose sleeping functions do not look at their arguments any more afterwards
+ * (they are the caller's to lose, by the ABI). */
+static bool is_in_libc(pid_t tid, unsigned long long address)
+{
+	unsigned long long begin, end;
+	char path[32], *line = NULL, *name;
+	size_t size = 0;
+	bool found = false;
+	FILE *maps;
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", (int)tid);
+	maps = fopen(path, "re");
+	if (!maps)
+		return false;
+	while (!found && getline(&line, &size, maps) > 0) {
+		if (sscanf(line, "%llx-%llx", &begin, &end) != 2 || address < begin || address >= end)
+			continue;
+		name = strrchr(line, '/');
+		if (!name)
+			break;
+		found = !strncmp(name, "/libc.so", 8) || !strncmp(name, "/libc-2.", 8) || !strncmp(name, "/ld-musl-", 9);
+		break;
+	}
+	free(line);
+	fclose(maps);
+	return found;
+}
+
+/* Have a sleep that does not ask for its rest put it where it takes its time from, below the thread's stack: at the next freeze it then goes on
+ * with what is left. How long it has slept until the first one nobody can tell. Without such a place it begins anew each time. */
+static void note_the_rest(pid_t tid, const registers *at, unsigned long long *request, unsigned long long *remaining)
+{
+	/* x86-64 psABI: 128 bytes below the stack pointer are the function's own */
+	const unsigned long long place = (at->rsp - 128 - 2 * sizeof(struct timespec)) & ~15ULL;
+	struct timespec asked;
+	struct iovec here = {&asked, sizeof(asked)};
+	struct iovec from = {(void *)(uintptr_t)*request, sizeof(asked)}, to = {(void *)(uintptr_t)place, sizeof(asked)};
+
+	if (*remaining || !is_in_libc(tid, at->rip))
+		return;
+	if (process_vm_readv(tid, &here, 1, &from, 1, 0) != (ssize_t)sizeof(asked) ||
+	    process_vm_writev(tid, &here, 1, &to, 1, 0) != (ssize_t)sizeof(asked))
+		return;
+	*request = place;
+	*remaining = place;
+}
+
+/* Set the arguments for the next time. */
+static void prepare(pid_t tid, registers *at)
+{
+	if (at->orig_rax == SYS_nanosleep)
+		note_the_rest(tid, at, &at->rdi, &at->rsi);
+	else if (at->orig_rax == SYS_clock_nanosleep)
+		note_the_rest(tid, at, &at->rdx, &at->r10);
 }
 
 /* Whether it is right to make the interrupted call once more. */
@@ -135,6 +192,7 @@ static void look_at(pid_t tid)
 	code = ptrace(PTRACE_PEEKTEXT, tid, (void *)(uintptr_t)(at.rip - SYSCALL_SIZE), NULL);
 	if (errno || (code & 0xffff) != SYSCALL_INSTRUCTION)
 		return;
+	prepare(tid, &at);
 	at.rax = at.orig_rax;
 	at.rip -= SYSCALL_SIZE;
 	ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, &set);

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -116,3 +117,46 @@ def test_a_limit_in_memory(plugin: Plugin, children: list[subprocess.Popen[str]]
     began = time.monotonic()
     assert interrupted(children, "c.sigtimedwait(nothing, None, limit(1))", plugin) == "-1 11"  # EAGAIN: all of it
     assert time.monotonic() - began >= 1
+
+
+def stopped(pid: int, plugin: Plugin) -> None:
+    """A freeze of a process, and its end."""
+    ptrace(PTRACE_SEIZE, pid)
+    ptrace(PTRACE_INTERRUPT, pid)
+    os.waitpid(pid, os.WUNTRACED)
+    assert plugin.hooks[11](pid) == 0
+    ptrace(PTRACE_DETACH, pid)
+
+
+def sleeps(pid: int) -> tuple[int, int] | None:
+    """Where its clock_nanosleep takes its time from and where it puts the rest; None when it is in another call."""
+    words = Path(f"/proc/{pid}/syscall").read_text().split()
+    return (int(words[3], 16), int(words[4], 16)) if words[0] == "230" else None
+
+
+def seconds_at(pid: int, address: int) -> float:
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        memory.seek(address)
+        whole, rest = struct.unpack("qq", memory.read(16))
+    return float(whole + rest / 1e9)
+
+
+def test_a_sleep_goes_on_with_what_is_left(plugin: Plugin, children: list[subprocess.Popen[str]]) -> None:
+    """Otherwise one that is longer than the interval between checkpoints would never end."""
+    command = [sys.executable, "-c", "import ctypes; ctypes.CDLL(None).usleep(20_000_000)"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    children.append(child)
+    wait_until(lambda: sleeps(child.pid) is not None, "the sleep")
+    first = sleeps(child.pid)
+    assert first is not None and first[1] == 0
+    stopped(child.pid, plugin)
+    wait_until(lambda: (sleeps(child.pid) or first) != first, "the second sleep")
+    second = sleeps(child.pid)
+    assert second is not None and second[0] == second[1]
+    assert seconds_at(child.pid, second[0]) == 20
+    began = time.monotonic()
+    time.sleep(0.3)
+    slept = time.monotonic() - began
+    stopped(child.pid, plugin)
+    wait_until(lambda: sleeps(child.pid) == second, "the third sleep")
+    assert 0 < seconds_at(child.pid, second[0]) <= 20 - slept
