@@ -241,23 +241,6 @@ def unix_descriptors_in_flight() -> Case:
     os.unlink("in-flight")
 
 
-def tcp_in_flight() -> Case:
-    listener, client, server = connected()
-    one, other = socket.socketpair()
-    client.send(b"question")
-    server.send(b"answer")
-    one.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [server.fileno()]))])
-    server.close()
-    yield
-    _, ancillary, _, _ = other.recvmsg(1, socket.CMSG_SPACE(4))
-    with socket.socket(fileno=struct.unpack("i", ancillary[0][2])[0]) as got:
-        equal(got.recv(99), b"question")
-        equal(client.recv(99), b"answer")
-        got.send(b"more")
-        equal(client.recv(99), b"more")
-    answers(listener)
-
-
 def unix_who_listens() -> Case:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"\0who-{os.getpid()}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from slurmckpt.capture import procfs
@@ -47,6 +47,7 @@ class Network:
         self.udp: list[InetSocket] = []
         self.unix: dict[int, UnixSocket] = {}
         self._outside: list[InetSocket] = []
+        self.in_messages: set[int] = set()
         if self.mine:
             self.tcp = read_tables(init_pid, TCP_TABLES, self.mine)
             self.udp = read_tables(init_pid, UDP_TABLES, self.mine)
@@ -56,8 +57,9 @@ class Network:
             # Only now: on a busy node the closing connections are by far the most lines.
             self._outside = ends_outside(self.tcp, read_tables(init_pid, TCP_TABLES, {0}))
 
-    def end_inside(self, inodes: Container[int]) -> None:
-        """The connections of these sockets end inside, whatever it looked like."""
+    def end_inside(self, inodes: Collection[int]) -> None:
+        """The connections of these sockets end inside, in a message that nobody has received yet (`in_messages`)."""
+        self.in_messages = set(inodes)
         self._outside = [one for one in self._outside if one.inode not in inodes]
 
     def outside(self) -> list[InetSocket]:

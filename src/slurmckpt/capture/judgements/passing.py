@@ -12,9 +12,16 @@ _REMEDY = "the next checkpoint will do, unless it never accepts them"
 
 
 def judge(seen: Inspection) -> Iterator[Reason]:
-    """Processes that are just being started, and connections that nobody has accepted yet."""
+    """Processes that are just being started, and connections that nobody has accepted, or received, yet."""
     yield from _starting(seen)
     yield from _waiting(seen)
+    for inode in seen.network.in_messages:
+        # CRIU leaves such a socket in repair mode (4.2.1): every call on it fails with EPERM then.
+        yield Reason(
+            seen.descriptors.sockets[inode].process,
+            "is connected by TCP to a socket that is on its way to another process (SCM_RIGHTS), which cannot be captured",
+            "the next checkpoint will do, unless nobody ever receives it",
+        )
 
 
 def _starting(seen: Inspection) -> Iterator[Reason]:
