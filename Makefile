@@ -18,7 +18,7 @@ TOOLS := build/venv
 PYTEST := $(TOOLS)/bin/python -m pytest
 # Cluster tests mostly wait for Slurm: several clusters side by side, one for each worker, wait at the same time. A file stays
 # together.
-WORKERS ?= 3
+WORKERS ?= 4
 PARALLEL = --numprocesses $(WORKERS) --dist loadfile
 
 .PHONY: all install install-hooks install-package deps check test test-all test-unit test-cluster test-trixie test-linuxproc demo soak bench proto clean
