@@ -172,7 +172,7 @@ ready()
     assert (found.external, found.refusals, found.outside) == ([], [], [])
     assert len(found.inside) == 1, "as much of the connection as the pod holds"
     (sentence,) = found.passing
-    assert "is connected by TCP to a socket that is on its way to another process (SCM_RIGHTS)" in sentence
+    assert "is connected by TCP to a socket that is on its way in a message (SCM_RIGHTS)" in sentence
 
 
 def test_a_pipe_that_is_read_from_outside(make_pod: MakePod) -> None:

@@ -19,7 +19,7 @@ def judge(seen: Inspection) -> Iterator[Reason]:
         # CRIU leaves such a socket in repair mode (4.2.1): every call on it fails with EPERM then.
         yield Reason(
             seen.descriptors.sockets[inode].process,
-            "is connected by TCP to a socket that is on its way to another process (SCM_RIGHTS), which cannot be captured",
+            "is connected by TCP to a socket that is on its way in a message (SCM_RIGHTS), which cannot be captured",
             "the next checkpoint will do, unless nobody ever receives it",
         )
 
