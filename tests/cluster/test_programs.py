@@ -14,8 +14,8 @@ PROGRAMS = {
     # Its session's files lie below TMPDIR: in a directory that both nodes have.
     "openmpi": "TMPDIR=$PWD mpirun --bind-to none --map-by :OVERSUBSCRIBE -n 4 ./heat {steps} {milliseconds}",
     "r": "Rscript walk.R {steps} {seconds}",
-    # A file for jstat, which is always in the node's own /tmp.
-    "java": "java -XX:-UsePerfData -Xmx128m Grind.java {steps} {milliseconds}",
+    # It keeps a file for jstat mapped, which is always in the node's own /tmp.
+    "java": "java -Xmx128m Grind.java {steps} {milliseconds}",
     "node": "node ticker.js {steps} {milliseconds}",
     "web": "python3 web.py {steps} {seconds}",
     "redis": "python3 redis_load.py {steps} {seconds}",

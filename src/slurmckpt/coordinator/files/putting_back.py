@@ -29,9 +29,13 @@ Change = Callable[[], None]
 
 @dataclass
 class Traces:
-    """What one try of a restore has put where nothing was: whoever starts instead must not find it."""
+    """What one try of a restore has put where nothing was: whoever starts instead must not find it.
+
+    parents: directories that were made for `files`. directories: those that came along with the job.
+    """
 
     files: list[str] = field(default_factory=list)
+    parents: list[str] = field(default_factory=list)
     directories: list[carrying.Filled] = field(default_factory=list)
 
 
@@ -46,7 +50,7 @@ async def put_back(init_pid: int, image: StepImage, checkpoint: Path, files: Use
         if any(file.content is not None for file in image.open_files):
             source = os.open(checkpoint / CONTENT, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             stack.callback(os.close, source)
-        place = Place(root, source, image.uid, traces.files)
+        place = Place(root, source, image.uid, traces.files, traces.parents)
         await files.run_to_end(bring_back, image.open_files, image.absent_files, place)
     kept = {file.path for file in image.open_files if file.policy == "keep"}
     if kept:
@@ -85,13 +89,14 @@ async def take_away(pid: int, uid: int, files: UserFiles, traces: Traces) -> Non
 class Place:
     """Where files are brought back. root: descriptor of the pod's root directory. source: of the saved content.
 
-    uid: of the job's user. made: where the paths of files go that were not there.
+    uid: of the job's user. made, parents: where the paths of files and directories go that were not there.
     """
 
     root: int
     source: int
     uid: int
     made: list[str] = field(default_factory=list)
+    parents: list[str] = field(default_factory=list)
 
 
 def bring_back(files: Sequence[OpenFile], absent: Sequence[str], place: Place) -> None:
@@ -120,6 +125,9 @@ def _take_away(root: int, uid: int, traces: Traces) -> None:
     for path in traces.files:
         with contextlib.suppress(OSError):
             os.unlink(path.lstrip("/"), dir_fd=root)
+    for path in reversed(traces.parents):
+        with contextlib.suppress(OSError):
+            os.rmdir(path.lstrip("/"), dir_fd=root)
     for filled in traces.directories:
         with contextlib.suppress(OSError):
             carrying.empty(carrying.Directory(filled.path, root, uid), filled)
@@ -182,9 +190,22 @@ class _Returning:
             raise Refused(f"{file.path}, open for writing at the checkpoint, is no regular file any more")
         if file.owner != self.place.uid:
             raise Refused(f"{file.path}, open for writing at the checkpoint, is gone, and was another user's")
-        directory = os.path.dirname(self._below) or "."
+        directory = os.path.dirname([self._below, *self._missing_directories()][-1]) or "."
         if not os.access(directory, os.W_OK | os.X_OK, dir_fd=self.place.root, effective_ids=True):
             raise Refused(f"{file.path}, open for writing at the checkpoint, is gone, and cannot be made anew there")
+
+    def _missing_directories(self) -> list[str]:
+        """Those above the file that are not there, from below: programs make them in the node's /tmp, as a JVM does."""
+        missing: list[str] = []
+        directory = os.path.dirname(self._below)
+        while directory:
+            try:
+                os.stat(directory, dir_fd=self.place.root, follow_symlinks=False)
+                break
+            except FileNotFoundError:
+                missing.append(directory)
+                directory = os.path.dirname(directory)
+        return missing
 
     def _check_sample(self) -> None:
         with contextlib.suppress(OSError), self._opened(os.O_RDONLY) as target:
@@ -216,6 +237,9 @@ class _Returning:
                 return
             if self._look() is None:
                 self.place.made.append(self.file.path)
+            for missing in reversed(self._missing_directories()):
+                os.mkdir(missing, 0o700, dir_fd=self.place.root)
+                self.place.parents.append(f"/{missing}")
             directory = os.path.dirname(self._below)
             name = os.path.join(directory, f".slurmckpt-{secrets.token_hex(8)}")
             target = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=self.place.root)

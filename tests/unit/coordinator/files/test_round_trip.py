@@ -110,7 +110,7 @@ class Job:
         try:
             if (self.staging / saving.CONTENT).exists():
                 source = os.open(self.staging / saving.CONTENT, os.O_RDONLY)
-            place = Place(root, source, ME[0], self.traces.files)
+            place = Place(root, source, ME[0], self.traces.files, self.traces.parents)
             self.files.run_sync(putting_back.bring_back, self.saved.open_files, self.saved.absent, place)
         finally:
             os.close(root)
@@ -218,6 +218,21 @@ def test_a_file_that_has_vanished_is_made_anew(job: Job) -> None:
     assert os.listdir(job.home) == ["data"]
 
 
+def test_a_file_whose_directories_have_vanished_is_made_anew(job: Job) -> None:
+    """As those that a JVM makes in the node's own /tmp."""
+    (job.home / "a" / "b").mkdir(parents=True)
+    path = job.opens(job.write("a/b/data"))
+    job.save()
+    path.unlink()
+    (job.home / "a" / "b").rmdir()
+    (job.home / "a").rmdir()
+    job.bring_back()
+    assert path.read_bytes() == TEN
+    assert [stat.S_IMODE((job.home / name).stat().st_mode) for name in ("a", "a/b")] == [0o700, 0o700]
+    asyncio.run(putting_back.take_away(os.getpid(), ME[0], job.files, job.traces))
+    assert os.listdir(job.home) == []
+
+
 def test_a_file_that_was_replaced_comes_back_under_its_name_only(job: Job) -> None:
     """What lies there now may have another name by which it must stay what it is."""
     path = job.opens(job.write("data"))
@@ -267,14 +282,18 @@ def test_a_directory_in_the_place_of_a_saved_file(job: Job) -> None:
         job.bring_back()
 
 
-def test_the_directory_is_gone_too(job: Job) -> None:
+def test_a_file_is_not_made_anew_where_its_user_may_not(job: Job) -> None:
     (job.home / "sub").mkdir()
     path = job.opens(job.write("sub/data"))
     job.save()
     path.unlink()
     path.parent.rmdir()
-    with pytest.raises(Refused, match=r"/sub/data, open for writing at the checkpoint, is gone, and cannot be made"):
-        job.bring_back()
+    job.home.chmod(0o500)
+    try:
+        with pytest.raises(Refused, match=r"/sub/data, open for writing at the checkpoint, is gone, and cannot"):
+            job.bring_back()
+    finally:
+        job.home.chmod(0o700)
 
 
 def test_nothing_is_changed_when_one_cannot_be_brought_back(job: Job) -> None:
