@@ -11,8 +11,8 @@ from tests.cluster.harness import Cluster, events, move, restored_from
 
 # Each prints {steps} lines and rests after each of them.
 PROGRAMS = {
-    # Its session's files lie below TMPDIR: in a directory that both nodes have.
-    "openmpi": "TMPDIR=$PWD mpirun --bind-to none --map-by :OVERSUBSCRIBE -n 4 ./heat {steps} {milliseconds}",
+    # Its session's files lie in the node's own /tmp.
+    "openmpi": "mpirun --bind-to none --map-by :OVERSUBSCRIBE -n 4 ./heat {steps} {milliseconds}",
     "r": "Rscript walk.R {steps} {seconds}",
     # It keeps a file for jstat mapped, which is always in the node's own /tmp.
     "java": "java -Xmx128m Grind.java {steps} {milliseconds}",
