@@ -162,7 +162,7 @@ def test_lines_that_were_half_written_are_whole(cluster: Cluster, directory: Pat
 def test_checkpoints_by_the_timer_and_keep(cluster: Cluster, directory: Path) -> None:
     """The timer takes them, and only the newest N stay in the store."""
     job = cluster.submit(
-        "python3 chain.py 120 0.1", "--checkpoint-interval=2s", "--checkpoint-keep=3", directory=directory
+        "python3 chain.py 1200 0.1", "--checkpoint-interval=2s", "--checkpoint-keep=3", directory=directory
     )
     notes = job.wait_checkpoints(5)
     assert [note["seq"] for note in notes] == list(range(1, len(notes) + 1))

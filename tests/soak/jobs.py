@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,6 +144,8 @@ def _judge(one: Submitted) -> tuple[list[str], Counter[str]]:
     # A CRIU was killed in the middle of a dump (docs/reliability.md, "What cannot be saved").
     lost = any("so the pod is ended" in event["text"] for event in record.get("events", []))
     lost = lost or "slurmckpt: the task is killed: the leader of the pod was killed by signal 5\n" in one.job.output()
+    # A rank that was executing what CRIU had injected dies of SIGTRAP itself; nothing else here sends that.
+    lost = lost or one.job.info()["exit_code"]["signal"]["id"]["number"] == signal.SIGTRAP
     counts["jobs lost with a CRIU that was killed"] = int(lost and one.state == "FAILED")
     if one.cancelled:
         if one.state not in ("CANCELLED", "COMPLETED", "FAILED"):
