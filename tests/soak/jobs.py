@@ -145,13 +145,14 @@ def _judge(one: Submitted) -> tuple[list[str], Counter[str]]:
     lost = any("so the pod is ended" in event["text"] for event in record.get("events", []))
     lost = lost or "slurmckpt: the task is killed: the leader of the pod was killed by signal 5\n" in one.job.output()
     # A rank that was executing what CRIU had injected dies of SIGTRAP itself; nothing else here sends that.
-    lost = lost or one.job.info()["exit_code"]["signal"]["id"]["number"] == signal.SIGTRAP
+    ended = one.job.info()["exit_code"]
+    lost = lost or ended["signal"]["id"]["number"] == signal.SIGTRAP
     counts["jobs lost with a CRIU that was killed"] = int(lost and one.state == "FAILED")
     if one.cancelled:
         if one.state not in ("CANCELLED", "COMPLETED", "FAILED"):
             wrong.append(f"was cancelled and is {one.state}")
     else:
-        status = one.job.info()["exit_code"]["return_code"]["number"]
+        status = ended["return_code"]["number"]
         expected = "FAILED" if one.kind.status else "COMPLETED"
         if (one.state, status) != (expected, one.kind.status) and not (lost and one.state == "FAILED"):
             wrong.append(f"is {one.state} with status {status}, expected {expected} with {one.kind.status}")
