@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,20 +32,6 @@ def job(settings: Settings) -> Path:
     directory = settings.paths.run / "7"
     (directory / "pods").mkdir(parents=True)
     return directory
-
-
-@pytest.fixture
-def sleeper() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    children: list[subprocess.Popen[bytes]] = []
-
-    def start() -> subprocess.Popen[bytes]:
-        children.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
-        return children[-1]
-
-    yield start
-    for child in children:
-        child.kill()
-        child.wait()
 
 
 def note(path: Path, pid: int, started: int | None = None) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,20 +45,6 @@ def job(settings: Settings) -> Path:
     (directory / "pods").mkdir(parents=True)
     (directory / "spec.json").write_text("{}")
     return directory
-
-
-@pytest.fixture
-def sleeper() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    children: list[subprocess.Popen[bytes]] = []
-
-    def start() -> subprocess.Popen[bytes]:
-        children.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
-        return children[-1]
-
-    yield start
-    for child in children:
-        child.kill()
-        child.wait()
 
 
 def note(path: Path, pid: int, started: int | None = None) -> None:
