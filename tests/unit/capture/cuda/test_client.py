@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import psutil
@@ -185,13 +185,9 @@ DEATHS = [*((state, signal.SIGKILL) for state in STATES), ("checkpointed", signa
 DEATHS += [("locked", signal.SIGINT), ("checkpoint", signal.SIGINT), ("checkpointed", signal.SIGINT)]
 
 
-@pytest.mark.parametrize(("state", "how"), DEATHS)
-def test_the_coordinator_dies_or_stops_in_each_state(
-    hardware: simulated.Hardware, start_rank: StartRank, state: str, how: signal.Signals
-) -> None:
-    """The agent outlives it, brings all ranks back by itself, and ends."""
-    ranks, pids = pair(start_rank)
-    before = [rank.do("sha") for rank in ranks]
+@contextmanager
+def coordinator_in(state: str, hardware: simulated.Hardware, pids: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
+    """A coordinator that has brought these ranks into `state`, or is just about to; killed in the end."""
     hardware.set(**{f"{name}__delay_ms": 300 for name in CALLS if name == state})
     environment = os.environ | hardware.environment | {"PYTHONPATH": str(ROOT / "src")}
     coordinator = subprocess.Popen(
@@ -200,13 +196,24 @@ def test_the_coordinator_dies_or_stops_in_each_state(
     try:
         assert coordinator.stdout is not None
         assert coordinator.stdout.readline().split()[1] in state
+        yield coordinator
+    finally:
+        coordinator.kill()
+        coordinator.wait()
+
+
+@pytest.mark.parametrize(("state", "how"), DEATHS)
+def test_the_coordinator_dies_or_stops_in_each_state(
+    hardware: simulated.Hardware, start_rank: StartRank, state: str, how: signal.Signals
+) -> None:
+    """The agent outlives it, brings all ranks back by itself, and ends."""
+    ranks, pids = pair(start_rank)
+    before = [rank.do("sha") for rank in ranks]
+    with coordinator_in(state, hardware, pids) as coordinator:
         coordinator.send_signal(how)
         for rank in ranks:
             rank.tell("sha")
         assert [rank.answer(90.0) for rank in ranks] == before
-    finally:
-        coordinator.kill()
-        coordinator.wait()
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -216,14 +223,7 @@ def test_coordinator_and_agent_die_at_once_in_each_state(
     """The agent's keeper is left, and sees to the ranks."""
     ranks, pids = pair(start_rank)
     before = [rank.do("sha") for rank in ranks]
-    hardware.set(**{f"{name}__delay_ms": 300 for name in CALLS if name == state})
-    environment = os.environ | hardware.environment | {"PYTHONPATH": str(ROOT / "src")}
-    coordinator = subprocess.Popen(
-        [sys.executable, "-c", _COORDINATOR, state, *map(str, pids)], env=environment, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert coordinator.stdout is not None
-        assert coordinator.stdout.readline().split()[1] in state
+    with coordinator_in(state, hardware, pids) as coordinator:
         deadline = time.monotonic() + SECONDS
         while len(processes := psutil.Process(coordinator.pid).children(recursive=True)) < 2:
             assert time.monotonic() < deadline, "the agent did not start"
@@ -235,9 +235,6 @@ def test_coordinator_and_agent_die_at_once_in_each_state(
         for rank in ranks:
             rank.tell("sha")
         assert [rank.answer(90.0) for rank in ranks] == before
-    finally:
-        coordinator.kill()
-        coordinator.wait()
 
 
 def test_a_driver_that_hangs_is_given_up(hardware: simulated.Hardware, start_rank: StartRank) -> None:
