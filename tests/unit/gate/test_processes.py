@@ -120,7 +120,8 @@ class Runner:
             self._nccl.group_end()
 
     def _sent(self, part: Transfer) -> Buffer:
-        buffer = Buffer([part.source * 100.0 + part.target, len(self._sums)])
+        # Not how many communicators there are by now: that depends on what the other thread has done.
+        buffer = Buffer([part.source * 100.0 + part.target, part.communicator])
         self._received[self._thread_of(part.communicator)].append(buffer)  # kept until it is sent
         return buffer
 
