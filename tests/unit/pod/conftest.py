@@ -6,14 +6,13 @@ import ctypes
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.unit.pod.harness import POD, FakeCoordinator
+from tests.unit.pod.harness import FakeCoordinator, build
 
 _SYS_RT_SIGACTION = {"x86_64": 13, "aarch64": 134}
 
@@ -36,8 +35,7 @@ def programs(default_signals: None) -> None:
         pytest.skip("pods need root: they create PID, mount and IPC namespaces")
     if not shutil.which("make") or not shutil.which("cc"):
         pytest.skip("make and cc are needed to build the pod's programs")
-    built = subprocess.run(["make", "-C", str(POD), "all", "build/check"], capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
+    build("all", "build/check")
 
 
 def pod_mounts() -> list[str]:

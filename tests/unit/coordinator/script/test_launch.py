@@ -19,7 +19,6 @@ from slurmckpt.coordinator.script.launch import Launch, LaunchError, Pipes
 from tests.unit.coordinator.parts import launch as plain
 from tests.unit.coordinator.parts import no_descriptor_is_lost
 from tests.unit.coordinator.script.world import (
-    LAUNCHER,
     RUNS,
     World,
     dead,
@@ -31,14 +30,14 @@ from tests.unit.coordinator.script.world import (
     two_pipes,
     until,
 )
+from tests.unit.pod.harness import build
 
 
 @pytest.fixture(scope="session")
 def built() -> None:
     if os.geteuid() != 0 or not shutil.which("make") or not shutil.which("cc"):
         pytest.skip("the launcher needs root, make and cc")
-    made = subprocess.run(["make", "-C", str(LAUNCHER.parent), "launcher"], capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
+    build("launcher")
 
 
 @pytest.fixture(params=["good", "real"], ids=["double", "real"])
