@@ -4,7 +4,8 @@
  * suspension with proctrack/linuxproc) and below the task (sstat, memory limits). It is also in the shim's process group, and tells pod init
  * what signals come to that group.
  *
- * SOCKET leads to the coordinator. Its end, when no pod is left, is the end of this process.
+ * SOCKET leads to the coordinator. Its end, when no pod is left, is the end of this process; and so is the end of a pod whose tasks have all
+ * ended (OVER), as nothing of the step comes back then. The shim of the last task waits for it: nothing else of the step is left.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -35,6 +36,7 @@ enum { POD_BINARY = 10, POD_CONTROL, POD_NETWORK, POD_LINK };
 struct anchor {
 	int coordinator;	/* -1: gone */
 	int link;		/* to the pod init that was started last, or -1 */
+	int last;		/* connection of the shim that waits for our end, or -1 */
 	int signals;
 	bool has_children;
 };
@@ -138,6 +140,12 @@ failed:
 	fail(message->fds[1], &reason);
 }
 
+static void leave_coordinator(struct anchor *anchor)
+{
+	close(anchor->coordinator);
+	anchor->coordinator = -1;
+}
+
 static void serve_coordinator(struct anchor *anchor)
 {
 	struct message message = MESSAGE_EMPTY;
@@ -146,8 +154,24 @@ static void serve_coordinator(struct anchor *anchor)
 	if (result == MESSAGE_GOT && message_is(&message, "POD") && message.fd_count >= 2) {
 		make_pod(anchor, &message);
 	} else if (result != MESSAGE_FAILED || errno != EAGAIN) {
-		close(anchor->coordinator);
-		anchor->coordinator = -1;
+		leave_coordinator(anchor);
+	}
+	message_free(&message);
+}
+
+/* OVER, or the end of the pod init that was started last. */
+static void serve_pod(struct anchor *anchor)
+{
+	struct message message = MESSAGE_EMPTY;
+	enum message_result result = message_receive(anchor->link, &message, true, MSG_DONTWAIT);
+
+	if (result == MESSAGE_GOT && message_is(&message, "OVER")) {
+		anchor->last = message_take_fd(&message, 0);
+		if (anchor->coordinator >= 0)
+			leave_coordinator(anchor);
+	} else if (result != MESSAGE_FAILED || errno != EAGAIN) {
+		close(anchor->link);
+		anchor->link = -1;
 	}
 	message_free(&message);
 }
@@ -205,7 +229,7 @@ static int prepare(struct anchor *anchor, const char *text, struct reason *reaso
 
 int main(int argc, char **argv)
 {
-	struct anchor anchor = {.coordinator = -1, .link = -1, .signals = -1};
+	struct anchor anchor = {.coordinator = -1, .link = -1, .last = -1, .signals = -1};
 	struct reason reason;
 
 	/* Slurm and the ranks' users mean the ranks, not this process: only SIGKILL ends it */
@@ -220,12 +244,16 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	while (anchor.coordinator >= 0 || anchor.has_children) {
-		struct pollfd wait[] = {{.fd = anchor.signals, .events = POLLIN}, {.fd = anchor.coordinator, .events = POLLIN}};
+		struct pollfd wait[] = {{.fd = anchor.signals, .events = POLLIN},
+					{.fd = anchor.coordinator, .events = POLLIN},
+					{.fd = anchor.link, .events = POLLIN}};
 
-		if (poll(wait, 2, -1) < 0)
+		if (poll(wait, 3, -1) < 0)
 			continue;
 		if (wait[0].revents)
 			serve_signals(&anchor);
+		if (wait[2].revents)
+			serve_pod(&anchor);
 		if (anchor.coordinator >= 0 && wait[1].revents)
 			serve_coordinator(&anchor);
 	}

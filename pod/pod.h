@@ -32,6 +32,7 @@ struct task {
 	uint32_t index;
 	bool announced;		/* by the last LEADER or ADOPT */
 	bool ended;		/* and its shim knows it */
+	bool last;		/* of all to end: its shim waits until the pod is gone */
 	bool exit_held;		/* its process has ended, its shim does not know yet */
 	int held_status;	/* raw wait status of a held exit */
 	int64_t exit_deadline;	/* of a held exit, as of clock_ms() */
@@ -103,7 +104,7 @@ void pod_reap(struct pod *pod);
 void pod_continue_kill(struct pod *pod);
 /* PHASE_ENDED when there is nothing to stay for. */
 void pod_check_end(struct pod *pod);
-/* The last that happens: what is left is killed, and what was said is sent. */
+/* The last that happens: what is left is killed, what was said is sent, and the anchor knows that nothing will follow. */
 void pod_bury(struct pod *pod);
 
 /* ---- pod_tasks.c ---- */
@@ -124,7 +125,7 @@ bool tasks_all_abandoned(const struct pod *pod);
 void task_started(struct pod *pod, struct task *task, pid_t pid);
 void task_ended(struct pod *pod, struct task *task, int wait_status);
 /* Its shim gets the status. */
-void task_finish(struct task *task, int wait_status);
+void task_finish(struct pod *pod, struct task *task, int wait_status);
 /* Delivers now, or when there is a process. */
 void task_signal(struct pod *pod, struct task *task, int number);
 /* A line for the user: lost when the shim is slow. */

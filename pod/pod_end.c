@@ -1,6 +1,7 @@
 /* How processes of the pod end: reaped, killed at the coordinator's word, and all that are left with the pod. */
 #include <errno.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -94,6 +95,27 @@ static void flush_all(struct pod *pod)
 }
 
 /*
+ * The shim that has ended last waits for the end of its connection. The anchor takes it over, and ends after this process: so when the shim ends,
+ * Slurm finds nothing of the step any more. If it did, slurmstepd would sleep for a second before it looks again, for each step of a job.
+ */
+static void hand_last_to_anchor(struct pod *pod)
+{
+	struct message over;
+
+	for (size_t i = 0; i < pod->task_count && pod->anchor >= 0; i++) {
+		struct task *task = &pod->tasks[i];
+
+		if (!task->last || task->shim.fd < 0)
+			continue;
+		message_start(&over, "OVER");
+		message_add_fd(&over, task->shim.fd);
+		task->shim.fd = -1;
+		message_send(pod->anchor, &over, MSG_DONTWAIT);
+		message_free(&over);
+	}
+}
+
+/*
  * Orphans of the tasks are killed as slurmstepd would kill them. Everything here has a bound: when this process ends, the kernel kills and
  * reaps the rest of the pod itself.
  */
@@ -112,4 +134,5 @@ void pod_bury(struct pod *pod)
 		nanosleep(&interval, NULL);
 		flush_all(pod);
 	}
+	hand_last_to_anchor(pod);
 }

@@ -65,11 +65,11 @@ void hold_forget_exits(struct pod *pod)
 
 /* ---- passing ---- */
 
-static void pass_exit(struct task *task)
+static void pass_exit(struct pod *pod, struct task *task)
 {
 	if (task->exit_held) {
 		task->exit_held = false;
-		task_finish(task, task->held_status);
+		task_finish(pod, task, task->held_status);
 	}
 }
 
@@ -97,7 +97,7 @@ static void pass_what_is_due(struct pod *pod, struct task *task, int64_t now)
 {
 	if (task->exit_held && task->exit_deadline <= now) {
 		post_passed(pod, task, 0);
-		pass_exit(task);
+		pass_exit(pod, task);
 	}
 	for (int number = 1; task->held && number <= SIGNAL_MAX; number++) {
 		if ((task->held & signal_bit(number)) && task->signal_deadlines[number - 1] <= now) {
@@ -119,7 +119,7 @@ void hold_give_up(struct pod *pod, struct task *task)
 {
 	if (task->exit_held) {
 		post_passed(pod, task, 0);
-		pass_exit(task);
+		pass_exit(pod, task);
 	}
 }
 
@@ -132,7 +132,7 @@ void hold_set(struct pod *pod, bool exits, signal_mask signals)
 		signal_mask passed = task->held & ~signals;
 
 		if (!exits)
-			pass_exit(task);
+			pass_exit(pod, task);
 		for (int number = 1; number <= SIGNAL_MAX; number++) {
 			if (passed & signal_bit(number))
 				pass_signal(pod, task, number);
@@ -201,6 +201,6 @@ int hold_take_pass(struct pod *pod, const struct message *message, struct reason
 	if (task && has_number)
 		pass_signal(pod, task, (int)number);
 	else if (task)
-		pass_exit(task);
+		pass_exit(pod, task);
 	return 0;
 }

@@ -19,6 +19,7 @@ void tasks_reset(struct pod *pod)
 
 		task->announced = false;
 		task->ended = false;
+		task->last = false;
 		task->exit_held = false;
 		task->pid = 0;
 		task->pending |= task->doubtful;
@@ -178,14 +179,17 @@ void task_started(struct pod *pod, struct task *task, pid_t pid)
 		kill_task(pod, task, SIGKILL);
 }
 
-void task_finish(struct task *task, int wait_status)
+void task_finish(struct pod *pod, struct task *task, int wait_status)
 {
 	struct message word;
 
 	task->ended = true;
+	task->last = tasks_all_ended(pod);
 	task->pending = task->held = task->doubtful = 0;
 	message_start(&word, "EXIT");
 	message_add(&word, "status", "%d", wait_status);
+	if (task->last)
+		message_add(&word, "last", "yes");
 	peer_post(&task->shim, &word);
 }
 
@@ -201,7 +205,7 @@ void task_ended(struct pod *pod, struct task *task, int wait_status)
 		message_add(&note, "held", "yes");
 	pod_post(pod, &note);
 	if (!held)
-		task_finish(task, wait_status);
+		task_finish(pod, task, wait_status);
 }
 
 void task_say(struct task *task, const char *text)

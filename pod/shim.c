@@ -42,6 +42,9 @@ extern char **environ;
 /* Before RUN: how long the coordinator may say nothing. It says WAIT every few seconds while it restores, for however long that takes. */
 #define COORDINATOR_PATIENCE_MS 30000
 
+/* After the end of the last task: how long its pod may take to go. Slurm, which finds the rest of it then, waits a second itself. */
+#define POD_PATIENCE_MS 1000
+
 #define REAP_INTERVAL_MS 2
 #define REAP_PATIENCE_MS 1000
 
@@ -50,6 +53,11 @@ enum verdict {
 	VERDICT_RUN,
 	VERDICT_EXIT,
 	VERDICT_KILLED,
+};
+
+struct end {
+	int wait_status;
+	bool last;	/* the pod ends, too */
 };
 
 /* The plugin opened this program for exec; if that descriptor came along, it is not the task's. */
@@ -106,21 +114,21 @@ out:
 	return result;
 }
 
-static bool parse_exit(const struct message *message, int *wait_status)
+static bool parse_exit(const struct message *message, struct end *end)
 {
 	uint64_t value;
 	bool good = message_number(message, "status", 0xffff, &value) && is_end_status((int)value);
 
 	if (good)
-		*wait_status = (int)value;
+		*end = (struct end){.wait_status = (int)value, .last = message_value(message, "last")};
 	return good;
 }
 
 /*
- * One message. True when it decides something: then *verdict, and for VERDICT_EXIT *wait_status, say what. The end of the connection, and
+ * One message. True when it decides something: then *verdict, and for VERDICT_EXIT *end, say what. The end of the connection, and
  * anything that is not a message, means that this task is on its own: before RUN it can still be executed, afterwards it is lost.
  */
-static bool take_message(int socket, bool running, struct relays *relays, enum verdict *verdict, int *wait_status)
+static bool take_message(int socket, bool running, struct relays *relays, enum verdict *verdict, struct end *end)
 {
 	struct message message = MESSAGE_EMPTY;
 	enum message_result result = message_receive(socket, &message, false, 0);
@@ -137,7 +145,7 @@ static bool take_message(int socket, bool running, struct relays *relays, enum v
 	} else if (result == MESSAGE_GOT && message_is(&message, "WAIT")) {
 		/* it has come, and that is all */
 		decided = false;
-	} else if (result == MESSAGE_GOT && message_is(&message, "EXIT") && parse_exit(&message, wait_status)) {
+	} else if (result == MESSAGE_GOT && message_is(&message, "EXIT") && parse_exit(&message, end)) {
 		*verdict = VERDICT_EXIT;
 	} else if (result == MESSAGE_GOT && !running && message_is(&message, "RUN")) {
 		*verdict = VERDICT_RUN;
@@ -180,7 +188,7 @@ static void pass_signal(int socket, int number)
 }
 
 /* From RUN to the end. */
-static enum verdict stand_in(int socket, struct relays *relays, int *wait_status)
+static enum verdict stand_in(int socket, struct relays *relays, struct end *end)
 {
 	enum verdict verdict = VERDICT_KILLED;
 	struct forward forward;
@@ -198,13 +206,21 @@ static enum verdict stand_in(int socket, struct relays *relays, int *wait_status
 		relays_wait(relays, streams);
 		poll(wait, sizeof(wait) / sizeof(*wait), relays_patience(relays));
 		relays_serve(relays, streams);
-		if ((wait[0].revents & (POLLIN | POLLHUP | POLLERR)) && take_message(socket, true, relays, &verdict, wait_status))
+		if ((wait[0].revents & (POLLIN | POLLHUP | POLLERR)) && take_message(socket, true, relays, &verdict, end))
 			break;
 		number = forward_take(&forward, wait + 1);
 		if (number)
 			pass_signal(socket, number);
 	}
 	return verdict;
+}
+
+/* The connection ends when nothing of the step is left on this node but this process (pod_end.c). */
+static void see_the_pod_off(int socket)
+{
+	struct pollfd hangup = {.fd = socket};
+
+	poll(&hangup, 1, POD_PATIENCE_MS);
 }
 
 /* A terminal is never handed over. The coordinator says so, once for all such tasks of the job. */
@@ -229,14 +245,14 @@ static bool hear(int socket)
 }
 
 /* Everything up to the coordinator's word. */
-static enum verdict ask(int socket, struct payload_source *source, struct relays *relays, int *wait_status)
+static enum verdict ask(int socket, struct payload_source *source, struct relays *relays, struct end *end)
 {
 	enum verdict verdict = VERDICT_DIRECT;
 	struct reason reason;
 
 	if (isatty(STDIN_FILENO) ? !say_terminal(socket, &reason) : !hand_over(socket, source, relays, &reason)) {
 		while (hear(socket)) {
-			if (take_message(socket, false, relays, &verdict, wait_status))
+			if (take_message(socket, false, relays, &verdict, end))
 				return verdict;
 		}
 		refuse(&reason, "the coordinator does not answer");
@@ -265,7 +281,8 @@ int main(int argc, char **argv)
 	enum verdict verdict = VERDICT_DIRECT;
 	struct relays relays = RELAYS_NONE;
 	struct reason reason;
-	int socket, wait_status = 0;
+	struct end end = {0};
+	int socket;
 
 	if (argc < 4) {
 		print_line(STDERR_FILENO, "slurmstepd: error: No executable program specified for this task");
@@ -278,16 +295,18 @@ int main(int argc, char **argv)
 	if (socket < 0)
 		print_format(STDERR_FILENO, "slurmckpt: this task runs without checkpoints: %s", reason.text);
 	else
-		verdict = ask(socket, &source, &relays, &wait_status);
+		verdict = ask(socket, &source, &relays, &end);
 	if (verdict == VERDICT_RUN) {
 		relays_begin(&relays);
 		if (let_go(socket, &relays, &reason)) {
 			relays_say(&relays, "slurmckpt: the task is killed: %s", reason.text);
 			verdict = VERDICT_KILLED;
 		} else {
-			verdict = stand_in(socket, &relays, &wait_status);
+			verdict = stand_in(socket, &relays, &end);
 		}
 		relays_finish(&relays, verdict == VERDICT_EXIT ? READER_PATIENCE_MS : KILLED_PATIENCE_MS, verdict != VERDICT_EXIT);
+		if (verdict == VERDICT_EXIT && end.last)
+			see_the_pod_off(socket);
 	}
 	relays_close(&relays);
 	if (verdict == VERDICT_DIRECT) {
@@ -297,5 +316,5 @@ int main(int argc, char **argv)
 		reap_anchor();
 		exec_program(source.argv, environ, blocked);
 	}
-	end_like(verdict == VERDICT_EXIT ? wait_status : SIGKILL);
+	end_like(verdict == VERDICT_EXIT ? end.wait_status : SIGKILL);
 }

@@ -156,6 +156,33 @@ def test_it_outlives_the_coordinator_as_long_as_there_is_a_pod(
     wait_until(lambda: not process_exists(pod.pid), "pod init is reaped")
 
 
+def test_the_last_shim_ends_after_everything_else(
+    coordinator: FakeCoordinator, anchor: Anchor, scratch: Path
+) -> None:
+    """Slurm sleeps for a second when it finds a process after the last task. The coordinator is not needed for it."""
+    script = f"sleep 1000 & while [ ! -e {scratch}/go ]; do sleep 0.01; done; exit 3"
+    first, last = (coordinator.started_shim(command) for command in (shell("exit 4"), shell(script)))
+    pod = AnchoredPod(anchor, first.process.pid)
+    coordinator._open.append(pod)
+    pod.ready()
+    pod.lead([first, last])
+    assert first.finish()[0] == 4
+    assert process_exists(pod.pid)
+    (scratch / "go").touch()
+    assert last.finish()[0] == 3
+    assert not process_exists(pod.pid)
+    assert anchor.process.wait(PATIENCE) == 0
+    pod.expect("DONE")
+
+
+def test_a_shim_does_not_wait_for_ever_for_its_pod(coordinator: FakeCoordinator) -> None:
+    """Somebody stops pod init."""
+    shim = coordinator.started_shim(shell("exit 0"))
+    shim.wire.send("RUN")
+    shim.wire.send("EXIT", status=3 << 8, last="yes")
+    assert shim.finish()[0] == 3
+
+
 def test_another_pod_after_the_first(coordinator: FakeCoordinator, anchor: Anchor, scratch: Path) -> None:
     """As for a restore that failed and is followed by a fresh start. Its signals go to the new one."""
     shim = coordinator.started_shim(shell("exec sleep 1000"))
