@@ -1,19 +1,22 @@
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import socket
 import struct
 import sys
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurmckpt.capture.inspect.sockdiag import parse_messages
 from slurmckpt.capture.inspect.sockets import (
     ESTABLISHED,
+    EVERY,
     LISTEN,
-    TCP_TABLES,
     Endpoint,
     InetSocket,
     ends_outside,
@@ -22,7 +25,8 @@ from slurmckpt.capture.inspect.sockets import (
     parse_table,
     read_tables,
 )
-from slurmckpt.capture.inspect.unixdiag import UnixSocket, parse_messages, unix_sockets
+from slurmckpt.capture.inspect.tcpdiag import tcp_sockets
+from slurmckpt.capture.inspect.unixdiag import UnixSocket, parse_socket, unix_sockets
 
 addresses = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6))
 endpoints = st.builds(lambda a, p: Endpoint(plainly(a), p), addresses, st.integers(0, 65535))
@@ -89,7 +93,7 @@ def test_real_connections_are_found_in_the_tables() -> None:
         accepted, _ = server.accept()
         with accepted:
             inodes = {os.fstat(s.fileno()).st_ino: s for s in (server, client, accepted)}
-            found = {one.inode: one for one in read_tables(os.getpid(), TCP_TABLES, inodes)}
+            found = {one.inode: one for one in tcp_sockets(os.getpid(), inodes)}
             assert found.keys() == inodes.keys()
             port = server.getsockname()[1]
             mine = found[os.fstat(client.fileno()).st_ino]
@@ -97,6 +101,44 @@ def test_real_connections_are_found_in_the_tables() -> None:
             assert found[os.fstat(server.fileno()).st_ino].state == LISTEN
             assert ends_outside(found.values(), []) == []
             assert ends_outside([mine], []) == [mine]
+
+
+@pytest.mark.parametrize("diagnosis", [True, False])
+def test_the_diagnosis_says_what_the_tables_say(diagnosis: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listening with a connection that waits, half closed on both sides, closed (TIME_WAIT), IPv4 by an IPv6 socket."""
+    if not diagnosis:
+
+        def missing(request: bytes) -> NoReturn:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "sock_diag")
+
+        monkeypatch.setattr("slurmckpt.capture.inspect.sockdiag.dump", missing)
+    with (
+        socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server,
+        socket.create_connection(("127.0.0.1", server.getsockname()[1])) as half,
+        socket.create_connection(("::1", server.getsockname()[1])) as other,
+        socket.create_connection(("127.0.0.1", server.getsockname()[1])) as closed,
+    ):
+        accepted = [server.accept()[0] for _ in range(3)]
+        half.shutdown(socket.SHUT_WR)
+        closed.close()
+        accepted.pop().close()
+        with accepted[0], accepted[1], socket.create_connection(("127.0.0.1", server.getsockname()[1])):
+            port = server.getsockname()[1]
+            mine = {os.fstat(one.fileno()).st_ino for one in (server, half, other, *accepted)}
+            expected: list[InetSocket] = []
+            # The other end says within 40 ms that it has seen the end: FIN_WAIT1 becomes FIN_WAIT2.
+            while not expected or 4 in {one.state for one in expected}:
+                expected = [one for one in read_tables(os.getpid(), ("tcp", "tcp6"), EVERY) if port in ports(one)]
+            found = [one for one in tcp_sockets(os.getpid()) if port in ports(one)]
+            assert sorted(found, key=str) == sorted(expected, key=str)
+            assert {one.state for one in found} == {ESTABLISHED, 5, 6, 8, LISTEN}
+            assert [one.waiting for one in found if one.state == LISTEN] == [1]
+            assert {one.inode for one in tcp_sockets(os.getpid(), mine)} == mine
+            assert {one.inode for one in tcp_sockets(os.getpid(), {0}) if port in ports(one)} == {0}
+
+
+def ports(one: InetSocket) -> tuple[int, int]:
+    return one.local.port, one.remote.port
 
 
 def test_a_connection_inside_the_pod_is_not_outside() -> None:
@@ -181,17 +223,23 @@ names = st.one_of(plain_names, plain_names.map("@{}".format))
     )
 )
 def test_diagnosis_messages_are_read_back(sockets: list[UnixSocket]) -> None:
-    found: dict[int, UnixSocket] = {}
     done = struct.pack("=IHHIII", 20, 3, 2, 1, 0, 0)
-    assert parse_messages(b"".join(map(message, sockets)) + done, found) == (True, False)
-    assert list(found.values()) == sockets
+    bodies, last, interrupted = parse_messages(b"".join(map(message, sockets)) + done)
+    assert (last, interrupted) == (True, False)
+    assert [parse_socket(body) for body in bodies] == sockets
+
+
+def test_an_error_at_the_end_of_a_diagnosis_is_one() -> None:
+    """So says a kernel that has the family, but no module for its protocol."""
+    with pytest.raises(FileNotFoundError):
+        parse_messages(struct.pack("=IHHIIi", 20, 3, 2, 1, 0, -errno.ENOENT))
 
 
 @given(st.binary(max_size=200))
 def test_diagnosis_messages_of_any_shape_are_survived(data: bytes) -> None:
-    found: dict[int, UnixSocket] = {}
     try:
-        last, again = parse_messages(data, found)
+        bodies, _, _ = parse_messages(data)
     except OSError:
         return
-    assert isinstance(last, bool) and isinstance(again, bool)
+    for body in bodies:
+        parse_socket(body)

@@ -6,13 +6,14 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmckpt.capture.inspect.sockets import Address, Endpoint
+from slurmckpt.capture.inspect.tcpdiag import Diagnosed
 from slurmckpt.coordinator.network import resets
 
 # A server and connections to it, each with something to read. Commands on stdin: what reading number N gives now.
@@ -129,9 +130,9 @@ def test_a_connection_that_ends_between_look_and_reset(pod: Pod, monkeypatch: py
     local, remote = pair(pod, 0)
     look = resets._connections
 
-    def twice() -> list[resets._Found]:
-        found = look()
-        resets._destroy([one for one in found if str(one.ends[0]) == remote and str(one.ends[1]) == local])
+    def twice(wanted: Container[tuple[Endpoint, Endpoint]]) -> list[Diagnosed]:
+        found = look(wanted)
+        resets._destroy(found)
         return found
 
     monkeypatch.setattr(resets, "_connections", twice)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from slurmckpt.capture import procfs
 from slurmckpt.capture.inspect.descriptors import Descriptors, Holder
 from slurmckpt.capture.inspect.sockets import (
-    TCP_TABLES,
     UDP_TABLES,
     InetSocket,
     ends_outside,
     node_addresses,
     read_tables,
 )
+from slurmckpt.capture.inspect.tcpdiag import tcp_sockets
 from slurmckpt.capture.inspect.unixdiag import UnixSocket, unix_sockets
 
 
@@ -49,13 +49,13 @@ class Network:
         self._outside: list[InetSocket] = []
         self.in_messages: set[int] = set()
         if self.mine:
-            self.tcp = read_tables(init_pid, TCP_TABLES, self.mine)
+            self.tcp = tcp_sockets(init_pid, self.mine)
             self.udp = read_tables(init_pid, UDP_TABLES, self.mine)
             self.unix = unix_sockets(init_pid)
             self._outside = ends_outside(self.tcp, [])
         if self._outside:
             # Only now: on a busy node the closing connections are by far the most lines.
-            self._outside = ends_outside(self.tcp, read_tables(init_pid, TCP_TABLES, {0}))
+            self._outside = ends_outside(self.tcp, tcp_sockets(init_pid, {0}))
 
     def end_inside(self, inodes: Collection[int]) -> None:
         """The connections of these sockets end inside, in a message that nobody has received yet (`in_messages`)."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from slurmckpt.capture import procfs, socketdirs
 from slurmckpt.capture.inspect.network import Network
-from slurmckpt.capture.inspect.sockets import TCP_TABLES, read_tables
+from slurmckpt.capture.inspect.tcpdiag import tcp_sockets
 from slurmckpt.capture.processes import name_of
 
 
@@ -78,18 +78,11 @@ def connections_in_flight(init_pid: int, network: Network, pod: Container[int]) 
         return set()
     others = {
         socket_link(one.inode): outside[one.local, one.remote]
-        for one in read_tables(init_pid, TCP_TABLES, _Every())
+        for one in tcp_sockets(init_pid)
         if one.inode and (one.local, one.remote) in outside
     }
     held = holders_on_node(set(others), pod) if others else {}
     return {mine for link, mine in others.items() if link not in held}
-
-
-class _Every:
-    """Holds every inode."""
-
-    def __contains__(self, inode: object) -> bool:
-        return True
 
 
 def in_flight(link: str, pod: Container[int]) -> bool:

@@ -16,7 +16,6 @@ ESTABLISHED = 1
 CLOSED = 7
 LISTEN = 10
 
-TCP_TABLES = ("tcp", "tcp6")
 UDP_TABLES = ("udp", "udp6", "udplite", "udplite6")
 _TABLE_BYTES = 64 << 20
 
@@ -50,25 +49,25 @@ class InetSocket:
         return self.state not in (LISTEN, CLOSED)
 
 
-def read_tables(pid: int, tables: Iterable[str], inodes: Container[int]) -> list[InetSocket]:
-    """The sockets of `inodes` in the named tables of the network namespace of `pid`, in the kernel's order.
-
-    Where `inodes` holds 0, the sockets that no process holds are among them. Raises OSError.
-    """
-    found: list[InetSocket] = []
-    for table in tables:
-        found.extend(parse_table(procfs.read(f"{procfs.PROC}/{pid}/net/{table}", _TABLE_BYTES) or b"", inodes))
-    return found
-
-
-def read_all(pid: int, tables: Iterable[str]) -> list[InetSocket]:
-    """As read_tables(), of whomever the sockets are. Raises OSError."""
-    return read_tables(pid, tables, _Everything())
-
-
 class _Everything:
     def __contains__(self, inode: object) -> bool:
         return True
+
+
+EVERY: Container[int] = _Everything()
+
+
+def read_tables(pid: int, tables: Iterable[str], inodes: Container[int]) -> list[InetSocket]:
+    """read_table() of several. Raises OSError."""
+    return [one for table in tables for one in read_table(pid, table, inodes)]
+
+
+def read_table(pid: int, table: str, inodes: Container[int]) -> list[InetSocket]:
+    """The sockets of `inodes` in a table of the network namespace of `pid`, in the kernel's order.
+
+    Where `inodes` holds 0, those that no process holds are among them. Raises OSError.
+    """
+    return list(parse_table(procfs.read(f"{procfs.PROC}/{pid}/net/{table}", _TABLE_BYTES) or b"", inodes))
 
 
 def parse_table(text: bytes, inodes: Container[int]) -> Iterator[InetSocket]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurmckpt.capture import procfs
 from slurmckpt.capture.inspect.network import Network
-from slurmckpt.capture.inspect.sockets import TCP_TABLES, read_all
+from slurmckpt.capture.inspect.tcpdiag import tcp_sockets
 
 _STEPD = b"slurmstepd\n"
 
@@ -17,7 +17,7 @@ def tcp_to_stepd(init_pid: int, network: Network) -> list[int]:
     # Only what has an end on this node at all is worth a look at its processes.
     there = {
         f"socket:[{one.inode}]": ends[one.local, one.remote]
-        for one in read_all(init_pid, TCP_TABLES)
+        for one in tcp_sockets(init_pid)
         if (one.local, one.remote) in ends
     }
     return sorted({there[link] for link in _held_by_stepds() if link in there}) if there else []

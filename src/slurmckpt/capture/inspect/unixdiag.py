@@ -5,26 +5,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import struct
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
-from slurmckpt.capture import procfs
+from slurmckpt.capture.inspect.sockdiag import dump, in_network_namespace
 
-_T = TypeVar("_T")
-
-_NETLINK_SOCK_DIAG = 4
-_SOCK_DIAG_BY_FAMILY = 20
-_NLMSG_ERROR = 2
-_NLMSG_DONE = 3
-_NLM_F_REQUEST = 0x1
-_NLM_F_DUMP_INTR = 0x10
-_NLM_F_DUMP = 0x300
 _UDIAG_SHOW_NAME = 0x1
 _UDIAG_SHOW_PEER = 0x4
 _UDIAG_SHOW_ICONS = 0x8
@@ -33,10 +21,19 @@ _UNIX_DIAG_NAME = 0
 _UNIX_DIAG_PEER = 2
 _UNIX_DIAG_ICONS = 3
 _UNIX_DIAG_RQLEN = 4
-_CLONE_NEWNET = 0x40000000
 _ATTEMPTS = 3
-_HEADER = struct.Struct("=IHHII")
-_REQUEST = struct.Struct("=BBHIIIII")
+# struct unix_diag_req of linux/unix_diag.h: every socket in any state, the cookie that asks for no certain one.
+_REQUEST = struct.pack(
+    "=BBHIIIII",
+    socket.AF_UNIX,
+    0,
+    0,
+    0xFFFFFFFF,
+    0,
+    _UDIAG_SHOW_NAME | _UDIAG_SHOW_PEER | _UDIAG_SHOW_ICONS | _UDIAG_SHOW_RQLEN,
+    0xFFFFFFFF,
+    0xFFFFFFFF,
+)
 _MESSAGE = struct.Struct("=BBBBIII")
 _ATTRIBUTE = struct.Struct("=HH")
 _QUEUES = struct.Struct("=II")
@@ -68,95 +65,20 @@ def unix_sockets(pid: int) -> dict[int, UnixSocket]:
     return in_network_namespace(pid, _dump)
 
 
-def in_network_namespace(pid: int, action: Callable[[], _T]) -> _T:
-    """The result of `action()` called in the network namespace of `pid`, in a thread of its own unless that is ours."""
-    path = f"{procfs.PROC}/{pid}/ns/net"
-    if os.stat(path).st_ino == os.stat(f"{procfs.PROC}/thread-self/ns/net").st_ino:
-        return action()
-    results: list[_T] = []
-    failures: list[Exception] = []
-
-    def enter() -> None:
-        # The thread ends afterwards, so nothing has to be put back.
-        try:
-            namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                libc = ctypes.CDLL(None, use_errno=True)
-                if libc.setns(namespace, _CLONE_NEWNET) != 0:
-                    code = ctypes.get_errno()
-                    raise OSError(code, os.strerror(code), path)
-            finally:
-                os.close(namespace)
-            results.append(action())
-        except Exception as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=enter, name="netns")
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
-    return results[0]
-
-
-def parse_messages(data: bytes, found: dict[int, UnixSocket]) -> tuple[bool, bool]:
-    """Take the sockets of one netlink packet into `found`. Returns (whether it was the last one, whether to ask again).
-
-    Raises OSError when the kernel reports an error.
-    """
-    interrupted = False
-    offset = 0
-    while offset + _HEADER.size <= len(data):
-        length, kind, flags, _, _ = _HEADER.unpack_from(data, offset)
-        if length < _HEADER.size or offset + length > len(data):
-            break
-        interrupted = interrupted or bool(flags & _NLM_F_DUMP_INTR)
-        body = data[offset + _HEADER.size : offset + length]
-        if kind == _NLMSG_DONE:
-            return True, interrupted
-        if kind == _NLMSG_ERROR:
-            code = -int.from_bytes(body[:4], "little", signed=True) if len(body) >= 4 else 0
-            raise OSError(code, os.strerror(code), "unix_diag")
-        if kind == _SOCK_DIAG_BY_FAMILY and len(body) >= _MESSAGE.size:
-            one = _socket(body)
-            found[one.inode] = one
-        offset += _aligned(length)
-    return False, interrupted
-
-
 def _dump() -> dict[int, UnixSocket]:
     found: dict[int, UnixSocket] = {}
     for _ in range(_ATTEMPTS):
-        found = {}
-        if not _dump_once(found):
+        bodies, again = dump(_REQUEST)
+        found = {one.inode: one for body in bodies if (one := parse_socket(body)) is not None}
+        if not again:
             break
     return found
 
 
-def _dump_once(found: dict[int, UnixSocket]) -> bool:
-    """Returns whether the table changed so much during the look that it should be repeated."""
-    request = _REQUEST.pack(
-        socket.AF_UNIX,
-        0,
-        0,
-        0xFFFFFFFF,
-        0,
-        _UDIAG_SHOW_NAME | _UDIAG_SHOW_PEER | _UDIAG_SHOW_ICONS | _UDIAG_SHOW_RQLEN,
-        0xFFFFFFFF,
-        0xFFFFFFFF,
-    )
-    header = _HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0)
-    again = False
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as netlink:
-        netlink.sendto(header + request, (0, 0))
-        while True:
-            last, interrupted = parse_messages(netlink.recv(1 << 18), found)
-            again = again or interrupted
-            if last:
-                return again
-
-
-def _socket(body: bytes) -> UnixSocket:
+def parse_socket(body: bytes) -> UnixSocket | None:
+    """One answer of the kernel's; None for one that is too short."""
+    if len(body) < _MESSAGE.size:
+        return None
     _, kind, state, _, inode, _, _ = _MESSAGE.unpack_from(body)
     name, peer, waiting, backlog = "", None, (), None
     offset = _MESSAGE.size
@@ -173,7 +95,7 @@ def _socket(body: bytes) -> UnixSocket:
             waiting = struct.unpack(f"={len(value) // 4}I", value)
         elif attribute == _UNIX_DIAG_RQLEN and len(value) == _QUEUES.size and state == _LISTEN:
             _, backlog = _QUEUES.unpack(value)
-        offset += _aligned(length)
+        offset += (length + 3) & ~3
     return UnixSocket(inode=inode, type=kind, name=name, peer=peer, waiting=waiting, backlog=backlog)
 
 
@@ -185,7 +107,3 @@ def _name(raw: bytes) -> str:
 
 def _byte_order() -> Literal["little", "big"]:
     return "little" if struct.pack("=H", 1) == b"\1\0" else "big"
-
-
-def _aligned(length: int) -> int:
-    return (length + 3) & ~3

@@ -24,7 +24,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurmckpt.capture.inspect.unixdiag import in_network_namespace
+from slurmckpt.capture.inspect.sockdiag import in_network_namespace
 from slurmckpt.coordinator.network.addresses import speaks_ipv6
 from slurmckpt.coordinator.network.namespace import PATH, Namespace, NetworkError, same_namespace
 from slurmckpt.coordinator.proc import start_time
