@@ -20,10 +20,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": {"errors"},
     "identity": {"errors"},
-    "tables": {"errors", "units"},
     "filerules": set(),
     "hookcommands": set(),
-    "config": {"errors", "units", "tables", "filerules", "hookcommands"},
+    "config": {"errors", "units", "filerules", "hookcommands"},
     "logs": {"errors"},
     "faults": {"errors"},
     # None of these knows another: capture no Slurm and no store, store no CRIU, fingerprint neither.
