@@ -12,7 +12,7 @@ from slurmckpt.coordinator import payload as payloads
 from slurmckpt.coordinator.gpu_profile import Node, Profile
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.task import Task
-from slurmckpt.store.gpu import GpuImage
+from slurmckpt.store.manifest import GpuImage
 
 log = logging.getLogger(__name__)
 

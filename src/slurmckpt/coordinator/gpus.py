@@ -35,7 +35,7 @@ from slurmckpt.coordinator.participant import Participant
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import Refused, SlurmckptError
-from slurmckpt.store.gpu import GpuImage
+from slurmckpt.store.manifest import GpuImage
 
 log = logging.getLogger(__name__)
 

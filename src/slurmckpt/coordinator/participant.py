@@ -19,8 +19,7 @@ from slurmckpt.coordinator.proc import parent_of
 from slurmckpt.coordinator.script.saved import Saved
 from slurmckpt.coordinator.script.script import STAND_IN
 from slurmckpt.coordinator.step import Step
-from slurmckpt.store.gpu import GpuImage
-from slurmckpt.store.manifest import Connection, StepImage, TaskImage
+from slurmckpt.store.manifest import Connection, GpuImage, StepImage, TaskImage
 
 
 @dataclass

@@ -12,7 +12,7 @@ from slurmckpt.coordinator import payload as payloads
 from slurmckpt.coordinator.gpu_profile import ENVIRONMENT, Node, Profile, apply, choose, indices
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.task import Task
-from slurmckpt.store.gpu import GpuImage
+from slurmckpt.store.manifest import GpuImage
 from tests.unit.coordinator.parts import channels, hello, task
 
 TWO = [b"PATH=/bin", b"SLURM_JOB_GPUS=0,1"]

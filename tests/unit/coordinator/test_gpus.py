@@ -24,7 +24,7 @@ from slurmckpt.coordinator.gpus import Gpus, Users
 from slurmckpt.coordinator.participant import Participant
 from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import Refused, SlurmckptError
-from slurmckpt.store.gpu import GpuImage
+from slurmckpt.store.manifest import GpuImage
 from tests.unit.coordinator.parts import hello
 
 OLD, NEW = "0" * 31 + "1", "0" * 31 + "2"

@@ -25,7 +25,7 @@ class GpuImage:
     reason: str = ""
 
 
-def read(fields: Fields) -> GpuImage:
+def read_gpu(fields: Fields) -> GpuImage:
     """The entry `gpu` of a step. Raises Refused, as all reading of a manifest."""
     devices = fields.texts("devices")
     if not all(_UUID.fullmatch(uuid) for uuid in devices):
