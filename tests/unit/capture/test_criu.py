@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurmckpt.capture import criu
-from slurmckpt.capture.criu import CriuError, DumpHooks, Installation, Limits, RestoreHooks, Target
+from slurmckpt.capture.criu import CriuError, DumpHooks, Installation, Limits, RestoreHooks, Target, installation
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"
 
@@ -262,7 +262,7 @@ def find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, program: st
     path = tmp_path / "criu"
     path.write_text(f"#!/bin/sh\n{says}\n")
     path.chmod(0o755)
-    monkeypatch.setattr(criu, "_PATH", str(tmp_path))
+    monkeypatch.setattr(installation, "PATH", str(tmp_path))
     return criu.find(program, "auto")
 
 
@@ -300,7 +300,7 @@ def test_whether_real_ids_are_needed(
     path = tmp_path / "criu"
     path.write_text("#!/bin/sh\necho Version: 4.2.1\n")
     path.chmod(0o755)
-    monkeypatch.setattr(criu, "_PATH", str(tmp_path))
+    monkeypatch.setattr(installation, "PATH", str(tmp_path))
     text = f"Name:\tx\nCapEff:\t{capabilities}\n"
     monkeypatch.setattr(Path, "read_text", lambda self, **_: text)
     assert criu.find("criu", real_id).needs_real_id is needed
