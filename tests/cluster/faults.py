@@ -5,83 +5,44 @@ docs/reliability.md shows it; tests/unit/test_reliability.py checks that it show
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-# When the fault is ordered: before the job starts, while it just runs (a command, at once), before a checkpoint is asked for, before its next incarnation
-# starts, or before it ends.
-START, RUN, CHECKPOINT, RESTORE, END = "start", "run", "checkpoint", "restore", "end"
-
-COORDINATOR = "kill -{signal} $(cut -d' ' -f1 /run/slurmckpt/{job}/coordinator.pid)"
-POD_INIT = "kill -{signal} $(cut -d' ' -f1 /run/slurmckpt/{job}/pods/batch.pid)"
-LEADER = "pkill -{signal} -P $(cut -d' ' -f1 /run/slurmckpt/{job}/pods/batch.pid) -f slurmckpt-leader"
-SHIM = "pkill -{signal} -f slurmckpt-shim.*/job$(printf %05d {job})/"
-# By the pod, whose processes have CRIU and enter as strangers among them.
-CRIU = "pkill -{signal} -x criu --ns $(cut -d' ' -f1 /run/slurmckpt/{job}/pods/batch.pid) --nslist pid"
-ENTER = "pkill -{signal} -f 'enter --pid '$(cut -d' ' -f1 /run/slurmckpt/{job}/pods/batch.pid)"
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One row.
-
-    name: the test's id. place: of slurmckpt.faults, or empty for a command that is run at once. action: an order for
-    that place, or a command for root's shell with {job}. what: is broken, for people. becomes: of the job, for people.
-    says: patterns of the lines that slurmckpt adds to the job's output, in any order. refused: pattern of the answer to
-    `slurmckpt checkpoint`; empty: it is committed. state, status, signal: Slurm's, at the end. restored_from: of the
-    last incarnation. program: chain or ring (with TCP connections), by default what suits `when`. output: exact, `again`
-    (what had been printed up to the checkpoint stands before it) or `part`.
-    """
-
-    name: str
-    when: str
-    place: str
-    action: str
-    what: str
-    becomes: str
-    says: tuple[str, ...] = ()
-    refused: str = ""
-    state: str = "COMPLETED"
-    status: int = 0
-    signal: int = 0
-    restored_from: int | None = 2
-    program: str = ""
-    output: str = "exact"
-
-
-def _signal(command: str, name: str) -> str:
-    return command.replace("{signal}", name)
-
-
-def _command(command: str, name: str) -> str:
-    return f"sh 1\n{_signal(command, name)}"
-
-
-def _paused(command: str) -> str:
-    return f"{_signal(command, 'STOP')} && (sleep 5; {_signal(command, 'CONT')}) >/dev/null 2>&1 &"
-
-
-UNMOVED = "runs on as ever"
-RUNS = "runs to its end without checkpoints"
-GOES_ON = "runs on, no checkpoint is taken, the next one is"
-TAKEN = "runs on, the checkpoint is taken"
-LEFT_ALONE = "runs on to its end, no further checkpoints"
-OLDER = "is restored from the checkpoint before"
-LOST = "is killed"
-FINE = "has ended as ever"
-COLD = "starts from the beginning, the reason is in its output"
-
-NO_STEP = "no checkpoints for this step: .*"
-NO_JOB = "no checkpoints for this job: .*"
-NO_BATCH = "no checkpoints for step batch: .*"
-ALONE = "the coordinator is gone, this task runs without checkpoints"
-# The one when its task has connected already, the other when it has not.
-DEAD = f"(?:{ALONE}|{NO_STEP})"
-SILENT = "this task runs without checkpoints: the coordinator does not answer"
-SKIPPED = "checkpoint skipped: .*"
-ENDED = "ended before it answered"
-KILLED = "the task is killed: its restore failed when it was about to run: .*"
-LEADERLESS = "the task is killed: the leader of the pod was killed by signal 9"
+from tests.cluster.faultrows import (
+    ALONE,
+    CHECKPOINT,
+    COLD,
+    COORDINATOR,
+    CRIU,
+    DEAD,
+    END,
+    ENDED,
+    ENTER,
+    FINE,
+    GOES_ON,
+    KILLED,
+    LEADER,
+    LEADERLESS,
+    LEFT_ALONE,
+    LOST,
+    NO_BATCH,
+    NO_JOB,
+    NO_STEP,
+    OLDER,
+    POD_INIT,
+    RESTORE,
+    RUN,
+    RUNS,
+    SHIM,
+    SILENT,
+    SKIPPED,
+    START,
+    TAKEN,
+    UNMOVED,
+    Fault,
+    at_its_place,
+    paused,
+    signalled,
+)
 
 PROLOG = tuple(
     Fault(f"{place}-{action}", START, place, action, f"the prolog {how} {where}", RUNS, says)
@@ -121,13 +82,13 @@ STARTING = (
 )
 
 RUNNING = (
-    Fault("coordinator-killed", RUN, "", _signal(COORDINATOR, "KILL"), "the coordinator is killed", LEFT_ALONE),
-    Fault("coordinator-stopped", RUN, "", _signal(COORDINATOR, "STOP"), "the coordinator is stopped", LEFT_ALONE),
+    Fault("coordinator-killed", RUN, "", signalled(COORDINATOR, "KILL"), "the coordinator is killed", LEFT_ALONE),
+    Fault("coordinator-stopped", RUN, "", signalled(COORDINATOR, "STOP"), "the coordinator is stopped", LEFT_ALONE),
     Fault(
         "shim-killed",
         RUN,
         "",
-        _signal(SHIM, "KILL"),
+        signalled(SHIM, "KILL"),
         "the task shim is killed",
         LOST,
         state="FAILED",
@@ -138,7 +99,7 @@ RUNNING = (
         "leader-killed",
         RUN,
         "",
-        _signal(LEADER, "KILL"),
+        signalled(LEADER, "KILL"),
         "the leader is killed",
         LOST,
         (LEADERLESS,),
@@ -150,16 +111,16 @@ RUNNING = (
         "pod-init-killed",
         RUN,
         "",
-        _signal(POD_INIT, "KILL"),
+        signalled(POD_INIT, "KILL"),
         "pod init is killed",
         LOST,
         state="FAILED",
         signal=9,
         output="part",
     ),
-    Fault("leader-stopped", RUN, "", _paused(LEADER), "the leader is stopped for 5 s", UNMOVED),
-    Fault("pod-init-stopped", RUN, "", _paused(POD_INIT), "pod init is stopped for 5 s", UNMOVED),
-    Fault("shim-stopped", RUN, "", _paused(SHIM), "the task shim is stopped for 5 s", UNMOVED),
+    Fault("leader-stopped", RUN, "", paused(LEADER), "the leader is stopped for 5 s", UNMOVED),
+    Fault("pod-init-stopped", RUN, "", paused(POD_INIT), "pod init is stopped for 5 s", UNMOVED),
+    Fault("shim-stopped", RUN, "", paused(SHIM), "the task shim is stopped for 5 s", UNMOVED),
 )
 
 # The coordinator lives on: all these are played in one job, one after the other.
@@ -229,7 +190,7 @@ CAPTURE = (
         "criu-killed",
         CHECKPOINT,
         "capture.stopped",
-        _command(CRIU, "KILL"),
+        at_its_place(CRIU, "KILL"),
         "CRIU is killed when it has stopped the ranks",
         GOES_ON,
         (SKIPPED,),
@@ -239,7 +200,7 @@ CAPTURE = (
         "criu-killed-late",
         CHECKPOINT,
         "capture.written",
-        _command(CRIU, "KILL"),
+        at_its_place(CRIU, "KILL"),
         "CRIU is killed when it has written the images",
         GOES_ON,
         (SKIPPED,),
@@ -250,7 +211,7 @@ CAPTURE = (
         "criu-killed-late-tcp",
         CHECKPOINT,
         "capture.written",
-        _command(CRIU, "KILL"),
+        at_its_place(CRIU, "KILL"),
         "CRIU is killed when it has written the images, of ranks with TCP connections",
         LOST,
         (),
@@ -263,16 +224,23 @@ CAPTURE = (
         "criu-stopped",
         CHECKPOINT,
         "capture.written",
-        _command(CRIU, "STOP"),
+        at_its_place(CRIU, "STOP"),
         "CRIU is stopped in a freeze",
         GOES_ON,
         (SKIPPED,),
         "did not end within",
     ),
     Fault("prune-error", CHECKPOINT, "retain.prune", "EIO", "old checkpoints cannot be removed", TAKEN),
-    Fault("enter-killed", CHECKPOINT, "capture.stopped", _command(ENTER, "KILL"), "enter is killed in a freeze", TAKEN),
     Fault(
-        "enter-stopped", CHECKPOINT, "capture.written", _command(ENTER, "STOP"), "enter is stopped in a freeze", TAKEN
+        "enter-killed", CHECKPOINT, "capture.stopped", at_its_place(ENTER, "KILL"), "enter is killed in a freeze", TAKEN
+    ),
+    Fault(
+        "enter-stopped",
+        CHECKPOINT,
+        "capture.written",
+        at_its_place(ENTER, "STOP"),
+        "enter is stopped in a freeze",
+        TAKEN,
     ),
 )
 
@@ -351,7 +319,7 @@ RESTORING = (
         "restore-criu-killed",
         RESTORE,
         "restore.connected",
-        _command(CRIU, "KILL"),
+        at_its_place(CRIU, "KILL"),
         "CRIU is killed when the sockets are made",
         OLDER,
         restored_from=1,
@@ -360,7 +328,7 @@ RESTORING = (
         "restore-criu-killed-late",
         RESTORE,
         "restore.restored",
-        _command(CRIU, "KILL"),
+        at_its_place(CRIU, "KILL"),
         "CRIU is killed when the processes are made",
         "is restored",
     ),

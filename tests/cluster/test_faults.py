@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.faults import CHECKPOINT, END, FAULTS, RESTORE, RUN, START, SURVIVED, THOROUGH, Fault
+from tests.cluster.faultrows import CHECKPOINT, END, RESTORE, RUN, START, Fault
+from tests.cluster.faults import FAULTS, SURVIVED, THOROUGH
 from tests.cluster.harness import Cluster, Job, chain, ring, wait_for
 from tests.cluster.test_cleanup import assert_clean
 
