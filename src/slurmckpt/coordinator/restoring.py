@@ -25,7 +25,7 @@ from slurmckpt.coordinator.streams import OutputHolder
 from slurmckpt.coordinator.task import Task
 from slurmckpt.errors import Refused, SlurmckptError
 from slurmckpt.store.identity import UserFiles
-from slurmckpt.store.manifest import OutputFile, StepImage
+from slurmckpt.store.manifest import OutputFile, StepImage, TaskImage
 
 log = logging.getLogger(__name__)
 
@@ -114,8 +114,7 @@ async def restore(
         plan.filled_carried = True
     await put_back(pod.init_pid, image, plan.directory, restorer.files, restorer.traces)
     if image.shm and not plan.filled_shm:
-        await asyncio.to_thread(shm_charged.fill, restorer.shm, plan.directory / shm.ARCHIVE, pod.cgroups)
-        await asyncio.to_thread(gating.reopen, restorer.shm)
+        await asyncio.to_thread(fill_shm, restorer.shm, plan, pod)
         plan.filled_shm = True
     if all(task.channel.ended() for task in tasks):
         raise Refused("its tasks do not wait for it any more")
@@ -128,8 +127,7 @@ async def restore(
         pod.tasks[saved.index] = TaskState(saved.gtask, keys, saved.pid, saved.status if saved.exited else None)
 
     for saved in image.tasks:
-        lines = {int(stream): bytes.fromhex(text) for stream, text in saved.held.items()}
-        held.write(by_index[saved.index].held, lines)
+        hold(by_index[saved.index].held, saved)
 
     async def connected() -> None:
         faults.at("restore.connected")
@@ -195,6 +193,17 @@ async def restore(
     for index, task in by_index.items():
         pod.tasks[index].keys = dict(task.keys)
     return network.notes
+
+
+def fill_shm(directory: Path, plan: Plan, pod: Pod) -> None:
+    """The job's /dev/shm as at the boundary, on the account of `pod`, and the gates in it open. Raises ShmError."""
+    shm_charged.fill(directory, plan.directory / shm.ARCHIVE, pod.cgroups)
+    gating.reopen(directory)
+
+
+def hold(memory: int, saved: TaskImage) -> None:
+    """Let the shim that shares this memory begin with what was held back at the boundary."""
+    held.write(memory, {int(stream): bytes.fromhex(text) for stream, text in saved.held.items()})
 
 
 async def move_script(images: Path, old: str, new: str) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from slurmckpt.capture import attributes, criu, recreate, sysvipc
 from slurmckpt.capture.cuda.mapping import Pairs
 from slurmckpt.capture.drain import drain
-from slurmckpt.coordinator import failures, gating, held, network, outputs, restoring, shm, shm_charged
+from slurmckpt.coordinator import failures, network, outputs, restoring, shm
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
 from slurmckpt.coordinator.files.putting_back import Traces, fill_carried, put_back
 from slurmckpt.coordinator.plan import Plan, Planner
@@ -284,9 +284,7 @@ class InPlace:
             await put_back(part.pod.init_pid, part.image, plan.directory, incarnation.files, Traces())
             await asyncio.to_thread(sysvipc.clear, part.pod.init_pid)
         if any(part.image.shm for part in parts):
-            cgroups = parts[0].pod.cgroups
-            await asyncio.to_thread(shm_charged.fill, incarnation.shm, plan.directory / shm.ARCHIVE, cgroups)
-            await asyncio.to_thread(gating.reopen, incarnation.shm)
+            await asyncio.to_thread(restoring.fill_shm, incarnation.shm, plan, parts[0].pod)
         else:
             await asyncio.to_thread(shm.clear, incarnation.shm)
         borrowed = [each for one in self._launches() for each in files_written_by(one.pid, f"srun/{one.step}")]
@@ -370,5 +368,4 @@ def _reset_tasks(part: _Part) -> None:
     for saved in part.image.tasks:
         if not saved.exited:
             part.pod.tasks[saved.index] = TaskState(saved.gtask, dict(step.tasks[saved.index].keys), saved.pid)
-            lines = {int(stream): bytes.fromhex(text) for stream, text in saved.held.items()}
-            held.write(step.streams.held[saved.index], lines)
+            restoring.hold(step.streams.held[saved.index], saved)
