@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from slurmckpt.config import Paths, Settings
-from slurmckpt.coordinator import incarnation, leftovers
-from slurmckpt.coordinator import job as jobs
+from slurmckpt.coordinator import incarnation
 from slurmckpt.coordinator.choice import Skipped
-from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.job import Job
-from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.script.marks import Marks
-from slurmckpt.coordinator.spec import JobSpec, Options
 from slurmckpt.coordinator.step import Step
-from slurmckpt.coordinator.task import Hello
 from slurmckpt.coordinator.wire import Channel
-from slurmckpt.errors import SlurmckptError, SlurmError
-from slurmckpt.identity import JobIdentity
-from slurmckpt.slurm.port import SlurmPort
-from slurmckpt.store import lease, retention
-from slurmckpt.store.lease import LeaseLost
-from tests.unit.coordinator.parts import GID, UID, channels, hello, launch, no_descriptor_is_lost, task
-
-
-def new_job(top: Path, slurm: object = None, declined: str = "") -> Job:
-    spec = JobSpec(JobIdentity("c", "jane", UID, GID, 7), "n1", 1, 0, Options(keep=3))
-    return Job(spec, Settings(paths=Paths(run=top)), cast(SlurmPort | None, slurm), declined)
+from slurmckpt.errors import SlurmckptError
+from tests.unit.coordinator.jobs import new_job
+from tests.unit.coordinator.parts import channels, hello, no_descriptor_is_lost, task
 
 
 async def heard(channel: Channel) -> list[str]:
@@ -260,134 +245,6 @@ def test_stop_ends_the_pods_before_it_waits_for_what_works_in_them(tmp_path: Pat
     assert asyncio.run(scene())[:2] == ["pod ends", "capture ends"]
 
 
-class FakeSlurm:
-    """states: what it says, each time the next, and the last for ever."""
-
-    def __init__(self, *states: str, error: SlurmckptError | None = None, later: tuple[str, ...] = ()) -> None:
-        self.states = [frozenset(states), *([frozenset(later)] if later else [])]
-        self.error = error
-
-    async def job(self, job_id: int) -> SimpleNamespace:
-        assert job_id == 7
-        if self.error is not None:
-            raise self.error
-        return SimpleNamespace(state=self.states.pop(0) if len(self.states) > 1 else self.states[0])
-
-
-def settled(
-    top: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    slurm: FakeSlurm | None,
-    lost_at: int | None = None,
-    preempted: bool = False,
-) -> list[str]:
-    """What settle() does. lost_at: which look at the lease finds a newer incarnation."""
-    events: list[str] = []
-    looks = iter(range(10))
-
-    async def check(*_: object) -> None:
-        if next(looks) == lost_at:
-            raise LeaseLost("newer")
-
-    async def remove_all(*_: object) -> None:
-        events.append("images removed")
-
-    async def forget(store: object, files: object, record_days: int) -> None:
-        events.append(f"records of {record_days} days forgotten")
-
-    class Journal:
-        async def stopped(self) -> None:
-            events.append("stopped")
-
-        async def ended(self, outcome: str) -> None:
-            events.append(f"ended {outcome}")
-
-        async def gone(self, why: str) -> None:
-            events.append(f"gone {why}")
-
-    monkeypatch.setattr(jobs, "_DECISION_SECONDS", 0.05)
-    monkeypatch.setattr(jobs, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(lease, "check", check)
-    monkeypatch.setattr(retention, "remove_all", remove_all)
-    monkeypatch.setattr(retention, "forget", forget)
-
-    async def sweep(store: object, files: object, slurm: object) -> None:
-        assert slurm is not None and events[-1].endswith("forgotten")
-
-    monkeypatch.setattr(leftovers, "sweep", sweep)
-
-    async def scene() -> None:
-        job = new_job(top, slurm)
-        files = SimpleNamespace(close=lambda wait: events.append("files closed"))
-        job._incarnation = cast(Incarnation, SimpleNamespace(journal=Journal(), files=files, store=None, epoch=1))
-        job._recovery = cast(Any, SimpleNamespace(preempted=preempted))
-        await job.settle()
-
-    asyncio.run(scene())
-    assert events.pop() == "files closed"
-    if lost_at is None:
-        assert events.pop() == "records of 30 days forgotten"
-    return events
-
-
-@pytest.mark.parametrize("states", [("COMPLETED",), ("CANCELLED", "COMPLETING"), ("COMPLETED", "COMPLETING")])
-def test_a_job_that_is_over_leaves_no_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...]
-) -> None:
-    assert settled(tmp_path, monkeypatch, FakeSlurm(*states)) == [
-        "stopped",
-        f"ended {states[0]}",
-        f"gone when it had ended ({states[0]})",
-        "images removed",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("states", "outcome"),
-    [
-        (("FAILED",), "FAILED"),
-        (("TIMEOUT",), "TIMEOUT"),
-        (("NODE_FAIL", "COMPLETING"), "NODE_FAIL"),
-        (("PREEMPTED", "REQUEUED"), "requeued"),
-        (("CANCELLED", "REQUEUED", "COMPLETING"), "requeued"),
-        (("COMPLETED", "REQUEUE_HOLD"), "requeued"),
-        (("PENDING", "COMPLETING"), "requeued"),
-    ],
-)
-def test_the_images_of_a_job_that_may_come_back_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...], outcome: str
-) -> None:
-    assert settled(tmp_path, monkeypatch, FakeSlurm(*states)) == ["stopped", f"ended {outcome}"]
-
-
-def test_a_job_that_is_ending_may_still_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RequeueExit is looked at when the last node is done."""
-    slurm = FakeSlurm("FAILED", "COMPLETING", later=("PENDING",))
-    assert settled(tmp_path, monkeypatch, slurm) == ["stopped", "ended requeued"]
-
-
-def test_a_job_that_was_preempted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm = FakeSlurm("PENDING", "COMPLETING", later=("PENDING",))
-    assert settled(tmp_path, monkeypatch, slurm, preempted=True) == ["stopped", "ended preempted"]
-    # In its grace time it has completed all the same: then it is over.
-    slurm = FakeSlurm("COMPLETED", "COMPLETING", later=("COMPLETED",))
-    wanted = ["stopped", "ended COMPLETED", "gone when it had ended (COMPLETED)", "images removed"]
-    assert settled(tmp_path, monkeypatch, slurm, preempted=True) == wanted
-
-
-@pytest.mark.parametrize("slurm", [None, FakeSlurm(error=SlurmError("slurmctld does not answer"))])
-def test_images_stay_when_nobody_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slurm: FakeSlurm | None
-) -> None:
-    assert settled(tmp_path, monkeypatch, slurm) == ["stopped", "ended unknown"]
-
-
-def test_a_job_that_runs_elsewhere_by_now_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settled(tmp_path, monkeypatch, FakeSlurm("COMPLETED"), lost_at=0) == []
-    # It may also have started while Slurm was asked.
-    assert settled(tmp_path, monkeypatch, FakeSlurm("COMPLETED"), lost_at=1) == ["stopped"]
-
-
 def test_status(tmp_path: Path) -> None:
     async def scene() -> dict[str, Any]:
         job = new_job(tmp_path, declined="why")
@@ -445,109 +302,3 @@ def test_a_newer_incarnation_ends_the_pods_of_this_one(tmp_path: Path, caplog: p
 
     asyncio.run(scene())
     assert "job 7: job 7 has a newer incarnation (epoch 2)" in caplog.text
-
-
-def script_of(job: Job, *launches: Launch) -> None:
-    """Give the job a batch script that runs with these sruns, whose marks are their numbers."""
-    marks = Marks()
-    for number in range(max((one.number for one in launches), default=-1) + 1):
-        marks.issue(next((one for one in launches if one.number == number), launch(number)))
-    job._incarnation = cast(Incarnation, SimpleNamespace(marks=marks))
-
-
-def steps_of(top: Path, launches: Sequence[Launch], hellos: Sequence[Hello], marks: Sequence[Hello] = ()) -> list[Step]:
-    """The steps that tasks belong to. marks: tasks that run outside, before."""
-
-    async def scene() -> list[Step]:
-        job = new_job(top)
-        script_of(job, *launches)
-        for each in marks:
-            job.runs_outside(each)
-        found = [job.step_of(each) for each in hellos]
-        for work in job._working:
-            work.cancel()
-        await asyncio.gather(*job._working, return_exceptions=True)
-        assert all(step is not None for step in found)
-        return cast(list[Step], found)
-
-    return asyncio.run(scene())
-
-
-def test_a_step_belongs_to_the_srun_that_brought_it(tmp_path: Path) -> None:
-    one, two = launch(1), launch(2)
-    hellos = [
-        hello(step=0xFFFFFFFB),
-        replace(hello(step=4), launch=2),
-        replace(hello(step=3, ntasks=2), launch=1),
-        replace(hello(step=3, task=1, ntasks=2), launch=1),
-        hello(step=5),
-    ]
-    batch, first, second, other, stranger = steps_of(tmp_path, [one, two], hellos)
-    assert (batch.name, batch.launch) == ("batch", None)
-    assert (first.name, first.launch) == ("0", two)
-    assert (second.name, second.launch) == ("1", one)
-    assert other is second
-    assert (stranger.name, stranger.launch) == ("2", None)
-    assert (one.step, two.step) == ("1", "0")
-
-
-def test_a_restored_step_has_its_name_from_the_checkpoint(tmp_path: Path) -> None:
-    one = launch(1)
-    one.step = "17"
-    back, new = steps_of(tmp_path, [one], [replace(hello(step=0), launch=1), hello(step=1)])
-    assert (back.name, back.launch, new.name) == ("17", one, "0")
-
-
-def test_a_step_that_a_step_has_started_is_not_the_scripts(tmp_path: Path) -> None:
-    """It may show the mark of the srun that brought the step it runs in: that one has its step already."""
-    one = launch(1)
-    outer, inner = steps_of(tmp_path, [one], [replace(hello(step=0), launch=1), replace(hello(step=1), launch=1)])
-    assert (outer.launch, inner.launch) == (one, None)
-    assert (one.step, one.slurm_step, inner.name) == ("0", "0", "1")
-
-
-def test_a_mark_that_nobody_gave(tmp_path: Path) -> None:
-    over = launch(1)
-    over.ended.set()
-    for number in (1, 7):
-        (found,) = steps_of(tmp_path, [over], [replace(hello(), launch=number)])
-        assert (found.launch, found.name) == (None, "0")
-
-
-def test_a_step_that_is_off_keeps_its_script_out(tmp_path: Path) -> None:
-    one, two = launch(1), launch(2)
-    off = replace(hello(step=3), launch=1, off=True)
-    (other,) = steps_of(tmp_path, [one, two], [replace(hello(step=4), launch=2)], [off, replace(off, task=0)])
-    assert one.outside == "a step of it runs with --checkpoint-interval=off"
-    assert (two.outside, other.launch) == ("", two)
-    # Without a script, or without a mark, there is nothing to keep out.
-    job = new_job(tmp_path)
-    job.runs_outside(off)
-    script_of(job)
-    job.runs_outside(off)
-    job.runs_outside(replace(off, launch=None))
-
-
-def test_old_steps_of_very_many_are_forgotten(tmp_path: Path) -> None:
-    async def scene() -> None:
-        job = new_job(tmp_path, declined="why")
-        job._incarnation = cast(Incarnation, SimpleNamespace(marks=Marks(), superseded=""))
-        kept = launch(0)
-        marked = replace(hello(step=0), launch=job._incarnation.marks.issue(kept))
-        for number in range(150):
-            step = job.step_of(marked if number == 0 else hello(step=number))
-            assert step is not None
-            step.lose(0)
-            await asyncio.gather(*job._working)
-        assert list(job.steps) == ["0", *map(str, range(51, 150))]
-        # One of its tasks that comes late is not the first of a new step.
-        assert job.step_of(hello(step=7)) is None
-        kept.ended.set()
-        for number in (150, 151):
-            step = job.step_of(hello(step=number))
-            assert step is not None
-            step.lose(0)
-            await asyncio.gather(*job._working)
-        assert len(job.steps) == 100
-
-    asyncio.run(scene())

@@ -3,52 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import sys
-import textwrap
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from slurmckpt.coordinator import pod as pods
 from slurmckpt.coordinator import pod_init
-from slurmckpt.coordinator.pod import Held, Pod
-from slurmckpt.coordinator.pod_init import PodError, PodSettings
+from slurmckpt.coordinator.pod_init import PodError
 from slurmckpt.coordinator.proc import start_time
-from slurmckpt.coordinator.wire import Channel
-from tests.unit.coordinator.parts import channels, no_descriptor_is_lost, task
-
-# Forks as pod init does: the first stage ends, the second serves. `heard` gets a line for each message.
-PROGRAM = """\
-#!{python}
-import os, socket, sys
-control = socket.socket(fileno=int(sys.argv[sys.argv.index("--control") + 1]))
-def send(*words, descriptors=()):
-    socket.send_fds(control, [b"".join(word.encode() + b"\\0" for word in words)], descriptors)
-def serve(answer):
-    reader, writer = os.pipe()
-    if os.fork():
-        os._exit(0)
-    send("READY", f"pid={{os.getpid()}}", descriptors=[writer])
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(control, 65536, 300)
-        if not data:
-            break
-        words = data.decode().split("\\0")[:-1]
-        with open({heard!r}, "a") as log:
-            print(*words, len(descriptors), file=log)
-        answer(words[0], words, descriptors)
-def plain(verb, words, descriptors):
-    if verb == "SYNC":
-        send("SYNCED")
-    if verb == "KILL":
-        send("KILLED")
-    if verb == "GO":
-        send("STARTED", "index=0", "pid=101")
-{body}
-"""
+from tests.unit.coordinator.parts import channels, task
+from tests.unit.coordinator.podstage import Node, built, end, play, until
 
 
 def has_ended(pid: int) -> bool:
@@ -59,64 +24,11 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-class Node:
-    """Where pods are built."""
-
-    def __init__(self, top: Path) -> None:
-        self.top = top
-        self.heard_file = top / "heard"
-        self.settings = PodSettings(top / "libexec", top / "shm", top / "run", True)
-        self.settings.libexec.mkdir()
-        self.settings.run.mkdir()
-
-    def pod_init(self, body: str = "serve(plain)") -> None:
-        program = self.settings.libexec / "pod-init"
-        program.write_text(
-            PROGRAM.format(python=sys.executable, heard=str(self.heard_file), body=textwrap.dedent(body))
-        )
-        program.chmod(0o755)
-
-    def pod(self) -> Pod:
-        return Pod("0", 1000, 100, [100, 27], self.settings)
-
-    @property
-    def heard(self) -> list[str]:
-        return self.heard_file.read_text().splitlines() if self.heard_file.exists() else []
-
-    @property
-    def note(self) -> Path:
-        return self.settings.run / "pods" / "0.pid"
-
-
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     found = Node(tmp_path)
     found.pod_init()
     return found
-
-
-def play(scene: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(scene(), 10)
-
-    with no_descriptor_is_lost():
-        asyncio.run(bounded())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
-
-
-async def built(node: Node) -> Pod:
-    pod = node.pod()
-    await pod.build(os.getpid(), "keep")
-    return pod
-
-
-async def end(pod: Pod) -> None:
-    pod.destroy()
-    await pod.gone()
 
 
 def test_build(node: Node) -> None:
@@ -321,153 +233,6 @@ def test_each_who_waits_gets_an_answer_of_his_own(node: Node, monkeypatch: pytes
         await asyncio.gather(*(pod.sync() for _ in range(3)))
         assert not any(pod._answers.values())
         await end(pod)
-
-    play(scene)
-
-
-HOLDER = """
-def holder(verb, words, descriptors):
-    plain(verb, words, descriptors)
-    if verb == "GO":
-        send("EXITED", "index=0", "status=11", "held=yes")
-        send("HELD", "index=1", "n=15")
-    if verb == "SYNC" and words[1:]:
-        send("PASSED", "index=0")
-serve(holder)
-"""
-
-
-async def held(node: Node) -> tuple[Pod, list[Held], list[Channel]]:
-    """A pod with two tasks: the end of the first is held, and a signal of the second."""
-    pod = await built(node)
-    found: list[Held] = []
-    pod.on_held = found.append
-    await pod.hold(True, 1 << 14)
-    pairs = [channels() for _ in range(2)]
-    await pod.start([task(one, index=index, ntasks=2) for index, (one, _) in enumerate(pairs)])
-    await until(lambda: len(found) == 2)
-    return pod, found, [shim for _, shim in pairs]
-
-
-def test_what_is_held_is_told_and_passed(node: Node) -> None:
-    node.pod_init(HOLDER)
-
-    async def scene() -> None:
-        pod, found, shims = await held(node)
-        assert found == [Held(0, status=11), Held(1, signal=15)]
-        assert (pod.exits, pod.tasks[0].status, pod.running) == ({0: 11}, None, True)
-        await pod.hold(False, 0, 0.25)
-        for each in found:
-            await pod.pass_on(each)
-        # What is held no more is passed on again without harm.
-        await pod.pass_on(found[0])
-        assert (pod.exits, pod.tasks[0].status) == ({}, 11)
-        await pod.sync()
-        assert [line for line in node.heard if line.split()[0] in ("HOLD", "PASS")] == [
-            "HOLD exits=yes signals=4000 0",
-            "HOLD exits=no signals=0 patience=250 0",
-            "PASS index=0 0",
-            "PASS index=1 n=15 0",
-            "PASS index=0 0",
-        ]
-        await end(pod)
-        for shim in shims:
-            shim.close()
-
-    play(scene)
-
-
-def test_what_passes_by_itself(node: Node) -> None:
-    node.pod_init(HOLDER.replace('verb == "SYNC" and words[1:]', 'verb == "SAY"'))
-
-    async def scene() -> None:
-        pod, _, shims = await held(node)
-        await pod.say("now")
-        await until(lambda: pod.tasks[0].status == 11)
-        assert pod.exits == {}
-        await end(pod)
-        for shim in shims:
-            shim.close()
-
-    play(scene)
-
-
-def test_an_end_that_is_held_when_the_pod_ends(node: Node) -> None:
-    node.pod_init(HOLDER)
-
-    async def scene() -> None:
-        pod, found, shims = await held(node)
-        await end(pod)
-        assert (pod.exits, pod.tasks[0].status) == ({}, 11)
-        await pod.pass_on(found[1])
-        await pod.hold(False, 0)
-        for shim in shims:
-            shim.close()
-
-    play(scene)
-
-
-def test_restored_behind_the_same_shims(node: Node) -> None:
-    node.pod_init(HOLDER)
-
-    async def scene() -> None:
-        pod, _, shims = await held(node)
-        pod.delivered[1] = {15}
-        pod.close_status_pipe()
-        await pod.kill_tasks()
-        assert (pod.exits, pod.delivered, pod.tasks[0].status) == ({}, {}, None)
-        pod.reopen_status_pipe()
-        assert f"pipe:[{os.fstat(pod.status_pipe).st_ino}]" == pod.status_key
-        assert fcntl.fcntl(pod.status_pipe, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
-        await pod.adopt_again(107, {0: 111, 1: 113})
-        await pod.sync()
-        assert node.heard[-5:-1] == ["ADOPT leader=107 0", "SHIM index=0 pid=111 0", "SHIM index=1 pid=113 0", "GO 0"]
-        assert pod.leader_pid == 107
-        await end(pod)
-        with pytest.raises((PodError, OSError)):
-            pod.reopen_status_pipe()
-        for shim in shims:
-            shim.close()
-
-    play(scene)
-
-
-def test_a_pod_init_that_does_not_answer(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pods, "_SYNC_SECONDS", 0.05)
-    # The second question gets the answer to the first as well: it must not be the end of the reader.
-    node.pod_init(
-        """
-        questions = []
-        def late(verb, words, descriptors):
-            questions.append(verb)
-            if len(questions) == 2:
-                send("SYNCED")
-                send("SYNCED")
-        serve(late)
-        """
-    )
-
-    async def scene() -> None:
-        pod = await built(node)
-        with pytest.raises(PodError, match="pod init of step 0 does not answer SYNC"):
-            await pod.sync()
-        monkeypatch.setattr(pods, "_SYNC_SECONDS", 5)
-        await pod.sync()
-        assert not pod.ended.is_set()
-        await end(pod)
-
-    play(scene)
-
-
-def test_a_pod_that_dies_during_a_question(node: Node) -> None:
-    node.pod_init("serve(lambda *_: os._exit(1))")
-
-    async def scene() -> None:
-        pod = await built(node)
-        with pytest.raises(PodError, match="pod init of step 0 does not answer SYNC"):
-            await pod.sync()
-        await asyncio.wait_for(pod.ended.wait(), 5)
-        await pod.gone()
 
     play(scene)
 
