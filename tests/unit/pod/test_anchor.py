@@ -156,9 +156,7 @@ def test_it_outlives_the_coordinator_as_long_as_there_is_a_pod(
     wait_until(lambda: not process_exists(pod.pid), "pod init is reaped")
 
 
-def test_the_last_shim_ends_after_everything_else(
-    coordinator: FakeCoordinator, anchor: Anchor, scratch: Path
-) -> None:
+def test_the_last_shim_ends_after_everything_else(coordinator: FakeCoordinator, anchor: Anchor, scratch: Path) -> None:
     """Slurm sleeps for a second when it finds a process after the last task. The coordinator is not needed for it."""
     script = f"sleep 1000 & while [ ! -e {scratch}/go ]; do sleep 0.01; done; exit 3"
     first, last = (coordinator.started_shim(command) for command in (shell("exit 4"), shell(script)))
