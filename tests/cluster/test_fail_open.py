@@ -71,14 +71,14 @@ def test_a_job_runs_as_if_we_were_not_there(cluster: Cluster, directory: Path, b
     assert [text for text in job.output().splitlines() if text != said[0]] == chain(40)
 
 
-@pytest.mark.parametrize("victim", ["coordinator", "criu"])
+@pytest.mark.parametrize("victim", ["KILL", "TERM", "criu"])
 def test_a_daemon_that_is_killed_takes_nothing_with_it(cluster: Cluster, directory: Path, victim: str) -> None:
     """The tasks run on to their own end, and the epilog cleans up."""
     job = cluster.submit("python3 chain.py 60 0.1", "--checkpoint-interval=infinite", directory=directory)
     job.wait_output("^10 ")
     node = job.node()
-    if victim == "coordinator":
-        cluster.root(node, f"kill -KILL $(cut -d' ' -f1 /run/slurmckpt/{job.number}/coordinator.pid)")
+    if victim in ("KILL", "TERM"):
+        cluster.root(node, f"kill -{victim} $(cut -d' ' -f1 /run/slurmckpt/{job.number}/coordinator.pid)")
     else:
         script = f"slurmckpt checkpoint {job.number} & while ! pkill -KILL -x criu; do :; done; wait"
         cluster.root(node, f"timeout 20 sh -c '{script}'", check=False)

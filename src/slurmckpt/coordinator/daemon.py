@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import resource
-import signal
 import socket
 
 from slurmckpt import faults
@@ -27,7 +26,11 @@ _SETTLE_SECONDS = 120.0
 def run(
     spec: JobSpec, settings: Settings, declined: str, task_socket: socket.socket, control_socket: socket.socket
 ) -> None:
-    """Serve one job. Returns when the job has left this node and the store is in order."""
+    """Serve one job. Returns when the job has left this node and the store is in order.
+
+    A SIGTERM ends this process as any other signal does, and leaves the job alone: it may come from a service manager,
+    when slurmd is stopped or the node goes down, and the job is Slurm's to end.
+    """
     _raise_descriptor_limit()
     # Not asyncio.run(): at the end it waits for every thread, also for one that hangs in a store that does not answer.
     loop = asyncio.new_event_loop()
@@ -49,8 +52,6 @@ async def _serve(
     def terminate() -> None:
         if not ending:
             ending.append(asyncio.create_task(server.end()))
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
 
     async def end_when_superseded() -> None:
         await job.superseded.wait()
