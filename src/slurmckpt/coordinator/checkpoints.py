@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 _SETTLE_SECONDS = 10.0
 _RETRY_SECONDS = (0.02, 0.15)
 _REMEMBERED = 5
+# A controller that is slow must not hold up the next checkpoint.
+_NOTE_SECONDS = 5.0
 # How late a suspension, or its end, may be noticed.
 _LOOK_SECONDS = 1.0
 
@@ -69,7 +71,6 @@ class Checkpointer:
         plan = incarnation.plan
         # What is known of the job from its earlier incarnation, until there is something newer.
         self._cost = plan.manifest.freeze_seconds if plan is not None else None
-        self._feature_noted = False
         self._said: set[str] = set()
         self._skips = Skips(incarnation.spec.job.job_id, incarnation.journal, notices)
         self._under_way: asyncio.Task[Manifest] | None = None
@@ -179,11 +180,11 @@ class Checkpointer:
             log.warning("job %d: %s", manifest.job_id, error)
             await incarnation.journal.event(str(error))
         await self._skips.over()
-        await self._note_feature()
         self.newest = manifest
         self.seconds.append(max(captured.capture_seconds, captured_in) + committed)
         for told in self.committed:
             await told(manifest)
+        await self._note_feature()
         return manifest
 
     async def _capture(self, seq: int) -> group.Captured:
@@ -279,18 +280,25 @@ class Checkpointer:
         raise AssertionError("store.retries is at least 0")
 
     async def _note_feature(self) -> None:
-        """Tell the controller which node feature a restore needs: the requeue hook cannot read the store."""
-        if self._slurm is None or self._feature_noted:
+        """Tell the controller which node feature a restore needs: the requeue hook cannot read the store.
+
+        Each time: the comment is the site's as well, and whoever writes something else there takes our word away.
+        """
+        if self._slurm is None:
             return
         job_id = self._incarnation.spec.job.job_id
         try:
-            job = await self._slurm.job(job_id)
-            comment = admincomment.merge(job.admin_comment, self._incarnation.node.feature)
-            if comment != job.admin_comment:
-                await self._slurm.set_admin_comment(job_id, comment)
-            self._feature_noted = True
+            await asyncio.wait_for(self._note(self._slurm, job_id), _NOTE_SECONDS)
+        except asyncio.TimeoutError:
+            log.warning("job %d: the node feature cannot be noted: Slurm does not answer", job_id)
         except SlurmckptError as error:
             log.warning("job %d: the node feature cannot be noted: %s", job_id, error)
+
+    async def _note(self, slurm: SlurmPort, job_id: int) -> None:
+        job = await slurm.job(job_id)
+        comment = admincomment.merge(job.admin_comment, self._incarnation.node.feature)
+        if comment != job.admin_comment:
+            await slurm.set_admin_comment(job_id, comment)
 
     async def _say_once(self, text: str) -> None:
         """In the job's output and its record, when it is new."""

@@ -470,3 +470,38 @@ def test_a_script_that_is_not_captured_says_so_once(stage: Stage, monkeypatch: p
     assert stage.notices._waiting == [
         "the batch script is not captured and will run again from its top: process 101 uses io_uring"
     ]
+
+
+class Controller:
+    """The AdminComment of one job, which others write, too."""
+
+    def __init__(self) -> None:
+        self.comment = ""
+        self.hangs = False
+
+    async def job(self, job_id: int) -> Any:
+        if self.hangs:
+            await asyncio.Event().wait()
+        return SimpleNamespace(admin_comment=self.comment)
+
+    async def set_admin_comment(self, job_id: int, text: str) -> None:
+        self.comment = text
+
+
+def test_the_node_feature_is_noted_again_when_somebody_has_written_over_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a controller that does not answer costs no checkpoint."""
+    feature = "slurmckpt-0123456789ab"
+    controller = Controller()
+    stage.checkpointer._slurm = cast(SlurmPort, controller)
+    stage.checkpointer._incarnation.node.feature = feature  # type: ignore[misc]
+    asyncio.run(stage.checkpointer.take())
+    assert controller.comment == f"slurmckpt:feature={feature}"
+    for text in ("", "of the site"):
+        controller.comment = text
+        asyncio.run(stage.checkpointer.take())
+        assert controller.comment == f"{text} slurmckpt:feature={feature}".strip()
+    monkeypatch.setattr(checkpoints, "_NOTE_SECONDS", 0.05)
+    controller.hangs = True
+    assert asyncio.run(stage.checkpointer.take()).seq == 4
