@@ -23,6 +23,7 @@
 
 #include "cgroup.h"
 #include "descriptors.h"
+#include "farewell.h"
 #include "line.h"
 #include "message.h"
 #include "number.h"
@@ -257,5 +258,7 @@ int main(int argc, char **argv)
 		if (anchor.coordinator >= 0 && wait[1].revents)
 			serve_coordinator(&anchor);
 	}
+	if (anchor.last >= 0)
+		farewell_say(anchor.last);
 	return 0;
 }

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "farewell.h"
 #include "pod.h"
 
 /* At the end of the pod: the longest wait for its processes, and for peers to take their last messages. */
@@ -94,24 +95,33 @@ static void flush_all(struct pod *pod)
 		peer_flush(&pod->tasks[i].shim);
 }
 
-/*
- * The shim that has ended last waits for the end of its connection. The anchor takes it over, and ends after this process: so when the shim ends,
- * Slurm finds nothing of the step any more. If it did, slurmstepd would sleep for a second before it looks again, for each step of a job.
- */
-static void hand_last_to_anchor(struct pod *pod)
+/* The anchor ends after this process, and says so to the last shim. */
+static void hand_to_anchor(struct pod *pod, struct task *last)
 {
 	struct message over;
 
-	for (size_t i = 0; i < pod->task_count && pod->anchor >= 0; i++) {
+	message_start(&over, "OVER");
+	message_add_fd(&over, last->shim.fd);
+	last->shim.fd = -1;
+	message_send(pod->anchor, &over, MSG_DONTWAIT);
+	message_free(&over);
+}
+
+/*
+ * The shim of the task that has ended last waits until nothing else of the step is left: what slurmstepd finds then it kills, and it sleeps for a
+ * second before it looks again (proctrack_p_wait in both of its plugins). For each step of a job.
+ */
+static void take_leave(struct pod *pod)
+{
+	for (size_t i = 0; i < pod->task_count; i++) {
 		struct task *task = &pod->tasks[i];
 
 		if (!task->last || task->shim.fd < 0)
 			continue;
-		message_start(&over, "OVER");
-		message_add_fd(&over, task->shim.fd);
-		task->shim.fd = -1;
-		message_send(pod->anchor, &over, MSG_DONTWAIT);
-		message_free(&over);
+		if (pod->anchor >= 0)
+			hand_to_anchor(pod, task);
+		else
+			farewell_say(task->shim.fd);
 	}
 }
 
@@ -134,5 +144,5 @@ void pod_bury(struct pod *pod)
 		nanosleep(&interval, NULL);
 		flush_all(pod);
 	}
-	hand_last_to_anchor(pod);
+	take_leave(pod);
 }

@@ -22,6 +22,7 @@
 #include "descriptors.h"
 #include "end.h"
 #include "exec_program.h"
+#include "farewell.h"
 #include "forward.h"
 #include "handover.h"
 #include "line.h"
@@ -215,14 +216,6 @@ static enum verdict stand_in(int socket, struct relays *relays, struct end *end)
 	return verdict;
 }
 
-/* The connection ends when nothing of the step is left on this node but this process (pod_end.c). */
-static void see_the_pod_off(int socket)
-{
-	struct pollfd hangup = {.fd = socket};
-
-	poll(&hangup, 1, POD_PATIENCE_MS);
-}
-
 /* A terminal is never handed over. The coordinator says so, once for all such tasks of the job. */
 static int say_terminal(int socket, struct reason *reason)
 {
@@ -306,7 +299,7 @@ int main(int argc, char **argv)
 		}
 		relays_finish(&relays, verdict == VERDICT_EXIT ? READER_PATIENCE_MS : KILLED_PATIENCE_MS, verdict != VERDICT_EXIT);
 		if (verdict == VERDICT_EXIT && end.last)
-			see_the_pod_off(socket);
+			farewell_await(socket, POD_PATIENCE_MS);
 	}
 	relays_close(&relays);
 	if (verdict == VERDICT_DIRECT) {
