@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from slurmckpt import config
-from slurmckpt.cli import find, overview, ranks
+from slurmckpt.cli import find, overview, ranks, steps
 from slurmckpt.cli.control import ask
 from slurmckpt.cli.jobid import JOB, JobName
 from slurmckpt.config import Settings
@@ -102,14 +102,13 @@ def _show(record: Record, valid: set[int], live: dict[str, Any] | None) -> None:
             if attempt.ended
             else escape(attempt.outcome or "-")
         )
-        steps = ", ".join(f"{step.step}: {step.state}{_status(step.status)}" for step in attempt.steps)
         attempts.add_row(
             str(attempt.epoch),
             escape(attempt.node),
             _time(attempt.started),
             ended,
             escape(_began(attempt)),
-            escape(steps),
+            escape(steps.summary(attempt.steps)),
         )
     console.print(attempts)
     if record.checkpoints:
@@ -172,12 +171,6 @@ def _skipped(note: SkippedNote) -> str:
         f"checkpoints are skipped since {_time(note.since)}, {note.times} by now, the last at {_time(note.last)}:"
         f" {note.reason}"
     )
-
-
-def _status(status: int | None) -> str:
-    if status is None:
-        return ""
-    return f" (signal {status & 0x7F})" if status & 0x7F else f" ({status >> 8})"
 
 
 def _time(seconds: float | None) -> str:
