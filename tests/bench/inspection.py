@@ -18,15 +18,20 @@ from slurmckpt.capture.preflight import scan
 PROCESSES = 64
 ROUNDS = 15
 # Pipes, files that are written, a socketpair, a listening socket; and what a Python program has mapped.
-PROGRAM = f"""
-import asyncio, ctypes, json, os, signal, socket, ssl, tempfile
-for _ in range({PROCESSES} - 1):
-    if os.fork() == 0:
-        break
+HOLD = """
+import asyncio, ctypes, json, os, signal, socket, ssl, sys, tempfile
+{fork}
 keep = [os.pipe() for _ in range(4)], [tempfile.NamedTemporaryFile() for _ in range(2)], socket.socketpair()
 listening = socket.create_server(("127.0.0.1", 0))
 print("ready", flush=True)
 signal.pause()
+"""
+# Processes that share all mappings, as the workers of a DataLoader, and such that share none, as ranks.
+FORKED = HOLD.format(fork=f"any(os.fork() == 0 for _ in range({PROCESSES} - 1))")
+EXECUTED = f"""
+import os, sys
+any(os.fork() == 0 for _ in range({PROCESSES} - 1))
+os.execv(sys.executable, [sys.executable, "-c", {HOLD.format(fork="")!r}])
 """
 
 
@@ -35,10 +40,10 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
 
 
-def look() -> tuple[list[float], list[float], int]:
+def look(program: str) -> tuple[list[float], list[float], int]:
     """Seconds of each round, seconds of processor time, and how many descriptors there were."""
     command = ["unshare", "--pid", "--mount", "--ipc", "--fork", "--mount-proc", "--kill-child"]
-    command += ["sh", "-c", 'setsid "$0" -c "$1" & wait', sys.executable, PROGRAM]
+    command += ["sh", "-c", 'setsid "$0" -c "$1" & wait', sys.executable, program]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as pod:
         assert pod.stdout is not None
         for _ in range(PROCESSES):
@@ -59,13 +64,15 @@ def look() -> tuple[list[float], list[float], int]:
 
 
 def main() -> None:
-    """Print two lines."""
-    times, used, count = look()
-    for what, seconds in (("", times), (" (processor time)", used)):
-        print(
-            f"look at {PROCESSES} processes with {count} descriptors{what}: {statistics.median(seconds) * 1e3:.0f} ms"
-            f" ({min(seconds) * 1e3:.0f}-{max(seconds) * 1e3:.0f})"
-        )
+    """Print two lines for each kind of pod."""
+    for kind, program in (("forked", FORKED), ("executed", EXECUTED)):
+        times, used, count = look(program)
+        for what, seconds in (("", times), (" (processor time)", used)):
+            print(
+                f"look at {PROCESSES} {kind} processes with {count} descriptors{what}:"
+                f" {statistics.median(seconds) * 1e3:.0f} ms ({min(seconds) * 1e3:.0f}-{max(seconds) * 1e3:.0f})",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

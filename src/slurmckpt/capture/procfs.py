@@ -12,6 +12,7 @@ PROC = "/proc"
 
 # pidfd_getfd(2) has this number on every architecture (the unified table that all system calls from 424 on share).
 _SYS_PIDFD_GETFD = 438
+_READ = os.O_RDONLY | os.O_CLOEXEC
 _GONE = frozenset({errno.ENOENT, errno.ESRCH})
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -25,47 +26,62 @@ def read(path: str, limit: int = 1 << 20) -> bytes | None:
     """The first `limit` bytes of a file of /proc, or None when it has gone. Other errors are raised as OSError."""
     chunks: list[bytes] = []
     left = limit
-    with _gone_is_none(), _opened(path) as descriptor:
-        while left > 0 and (chunk := os.read(descriptor, min(left, 1 << 16))):
-            chunks.append(chunk)
-            left -= len(chunk)
-        return b"".join(chunks)
-    return None
+    try:
+        descriptor = os.open(path, _READ)
+        try:
+            while left > 0 and (chunk := os.read(descriptor, min(left, 1 << 16))):
+                chunks.append(chunk)
+                left -= len(chunk)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if is_gone(error):
+            return None
+        raise
+    return b"".join(chunks)
 
 
-def read_record(path: str, limit: int = 1 << 16) -> bytes | None:
-    """As read(), with a single read(2): for files that the kernel makes as one record, as status and fdinfo."""
-    with _gone_is_none(), _opened(path) as descriptor:
-        return os.read(descriptor, limit)
-    return None
+def read_record(path: str, limit: int = 1 << 16, directory: int | None = None) -> bytes | None:
+    """As read(), with a single read(2): for files that the kernel makes as one record, as status and fdinfo.
+
+    directory: the descriptor of the one that `path` is relative to.
+    """
+    try:
+        descriptor = os.open(path, _READ, dir_fd=directory)
+        try:
+            return os.read(descriptor, limit)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if is_gone(error):
+            return None
+        raise
 
 
 @contextlib.contextmanager
-def _gone_is_none() -> Iterator[None]:
-    """Goes on behind what it covers when the process or the descriptor is no longer there."""
+def opened(path: str) -> Iterator[int | None]:
+    """A descriptor of a directory of /proc, None when it has gone: what is relative to it is found in half the time."""
     try:
-        yield
+        descriptor = os.open(path, _READ | os.O_DIRECTORY)
     except OSError as error:
         if not is_gone(error):
             raise
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        yield None
+        return
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def link(path: str) -> str | None:
+def link(path: str, directory: int | None = None) -> str | None:
     """The target of a link of /proc, or None when it has gone.
 
-    A target longer than a page, which the kernel cannot show, is returned as the empty string.
+    directory: the descriptor of the one that `path` is relative to. A target longer than a page, which the kernel
+    cannot show, is returned as the empty string.
     """
     try:
-        return os.readlink(path)
+        return os.readlink(path, dir_fd=directory)
     except OSError as error:
         if is_gone(error):
             return None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurmckpt.capture.inspect.descriptors import Descriptors, read_descriptors
-from slurmckpt.capture.inspect.mappings import Mapping, Mappings, parse_line, read_mappings
+from slurmckpt.capture.inspect.mappings import Mapping, Mappings, parse_mapping, read_mappings
 from slurmckpt.capture.inspect.mounts import Mount
 from slurmckpt.capture.inspect.used import UsedFile, used_files
 from slurmckpt.capture.processes import Process, read_process
@@ -34,9 +34,16 @@ def process(pid: int) -> Process:
     return Process(pid, pid, 1, 1000, "python3", "", "", "S", 0)
 
 
-def named() -> list[Mapping]:
+def mapped(pid: int) -> Mappings:
     """The mappings of MAPS that have a name."""
-    return [one for line in MAPS.encode().split(b"\n") if (one := parse_line(line)) is not None]
+    lines = [line.partition(b" ") for line in MAPS.encode().split(b"\n")]
+    pairs = [(one, addresses) for addresses, _, what in lines if (one := parse_mapping(what)) is not None]
+    return Mappings(process(pid), [one for one, _ in pairs], [addresses for _, addresses in pairs])
+
+
+def named() -> list[Mapping]:
+    """Without their addresses."""
+    return mapped(7).named
 
 
 def test_lines_of_maps() -> None:
@@ -54,7 +61,7 @@ def test_lines_of_maps() -> None:
 
 
 def test_each_file_once_and_none_that_a_program_makes_up() -> None:
-    found = used_files(Descriptors(), [Mappings(process(7), named()), Mappings(process(8), named())], MOUNTS)
+    found = used_files(Descriptors(), [mapped(7), mapped(8)], MOUNTS)
     links = [
         f"/proc/{pid}/map_files/55d0c000{part}" for pid in (7,) for part in ("0000-55d0c0001000", "1000-55d0c0002000")
     ]
@@ -81,15 +88,15 @@ def test_links_lead_to_the_mapped_file_itself(tmp_path: Path) -> None:
     with file.open("rb") as stream:
         memory = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
     with memory:
-        (mapped,) = look(tmp_path)
-        assert (mapped.path, mapped.inode, mapped.executable) == (str(file), file.stat().st_ino, False)
+        (used,) = look(tmp_path)
+        assert (used.path, used.inode, used.executable) == (str(file), file.stat().st_ino, False)
         # Something else under the same name is not what was mapped.
         file.rename(tmp_path / "moved")
         file.write_bytes(b"after".ljust(5000))
-        (mapped,) = look(tmp_path)
-        assert mapped.path == str(tmp_path / "moved")
+        (used,) = look(tmp_path)
+        assert used.path == str(tmp_path / "moved")
         try:
-            assert Path(mapped.links[0]).read_bytes().startswith(b"before")
+            assert Path(used.links[0]).read_bytes().startswith(b"before")
         except PermissionError:
             pytest.skip("needs CAP_CHECKPOINT_RESTORE, to open what is mapped")
 

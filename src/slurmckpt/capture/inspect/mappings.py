@@ -14,22 +14,21 @@ from slurmckpt.capture.processes import Process
 
 # vm.max_map_count is 65530 by default, and a line has about 100 bytes.
 MAPS_BYTES = 16 << 20
-# address perms offset major:minor inode name, one mapping a line; newlines in names come as \012.
-_LINE = re.compile(rb"([0-9a-f]+-[0-9a-f]+) (\S{4}) [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) +(\S.*)", re.DOTALL)
+# addresses perms offset major:minor inode name, one mapping a line; newlines in names come as \012.
+_MAPPED = re.compile(rb"(\S{4}) [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) +(\S.*)", re.DOTALL)
 _DELETED = " (deleted)"
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """One mapping that has a name; the same object for all processes that have the same line in maps.
+    """A mapping that has a name, wherever it is; the same object for all that look the same but for their addresses.
 
-    addresses: its name in map_files. permissions: as `r-xp`. device: `MAJOR:MINOR` in decimal, as mountinfo has it.
-    name: a path, or the kernel's word for what has none, as maps shows it. is_file: whether it may be a file of a file
-    system, as opposed to an object of the kernel's own. is_written: whether what is written goes to the file. is_plain:
-    whether it is but a file that is read, as nearly all are, or memory of the process's own.
+    permissions: as `r-xp`. device: `MAJOR:MINOR` in decimal, as mountinfo has it. name: a path, or the kernel's word
+    for what has none, as maps shows it. is_file: whether it may be a file of a file system, as opposed to an object of
+    the kernel's own. is_written: whether what is written goes to the file. is_plain: whether it is but a file that is
+    read, as nearly all are, or memory of the process's own.
     """
 
-    addresses: str
     permissions: str
     device: str
     inode: int
@@ -56,13 +55,14 @@ class Mapping:
 class Mappings:
     """What one process has mapped.
 
-    named: all mappings that have a name. files, devices: path, as seen inside the pod, and status of the regular files
-    that are mapped shared and writable, and of the character devices. deleted: the same of regular files that have lost
-    the name that they were mapped by.
+    named: all mappings that have a name. addresses: of each of them, its name in map_files. files, devices: path, as
+    seen inside the pod, and status of the regular files that are mapped shared and writable, and of the character
+    devices. deleted: the same of regular files that have lost the name that they were mapped by.
     """
 
     process: Process
     named: list[Mapping] = field(default_factory=list)
+    addresses: list[bytes] = field(default_factory=list)
     files: list[tuple[str, os.stat_result]] = field(default_factory=list)
     devices: list[tuple[str, os.stat_result]] = field(default_factory=list)
     deleted: list[tuple[str, os.stat_result]] = field(default_factory=list)
@@ -75,37 +75,42 @@ class Mappings:
 
 def read_mappings(processes: Iterable[Process]) -> list[Mappings]:
     """Look at the maps of each process; empty for one that has gone. Blocks while a file system does not answer."""
-    # A child that has not executed anything has the lines of its parent: each is taken apart once.
-    known: dict[bytes, Mapping | None] = {}
+    known = _Known()
     found: list[Mappings] = []
     for process in processes:
         mappings = Mappings(process)
         for line in (procfs.read(f"{procfs.PROC}/{process.pid}/maps", MAPS_BYTES) or b"").split(b"\n"):
-            if line in known:
-                mapping = known[line]
-            else:
-                mapping = known[line] = parse_line(line)
+            addresses, _, what = line.partition(b" ")
+            mapping = known[what]
             if mapping is not None:
                 mappings.named.append(mapping)
+                mappings.addresses.append(addresses)
         _look_closer(mappings)
         found.append(mappings)
     return found
 
 
-def parse_line(line: bytes) -> Mapping | None:
-    """One line of maps; None for a mapping without a name."""
-    match = _LINE.fullmatch(line)
+class _Known(dict[bytes, Mapping | None]):
+    """Processes of one program have mapped the same, at other addresses: each line is taken apart once."""
+
+    def __missing__(self, what: bytes) -> Mapping | None:
+        mapping = self[what] = parse_mapping(what)
+        return mapping
+
+
+def parse_mapping(text: bytes) -> Mapping | None:
+    """A line of maps without its addresses; None for a mapping without a name."""
+    match = _MAPPED.fullmatch(text)
     if match is None:
         return None
-    permissions, inode, name = match[2].decode("ascii", errors="replace"), int(match[5]), os.fsdecode(match[6])
+    permissions, inode, name = match[1].decode("ascii", errors="replace"), int(match[4]), os.fsdecode(match[5])
     is_file = inode > 0 and name.startswith("/")
     is_written = permissions[1] == "w" and permissions[3] == "s"
     unchanged = is_file and not is_written and not name.endswith(_DELETED) and not name.startswith("/dev/")
     return Mapping(
-        addresses=match[1].decode("ascii"),
         permissions=permissions,
         # hexadecimal in maps
-        device=f"{int(match[3], 16)}:{int(match[4], 16)}",
+        device=f"{int(match[2], 16)}:{int(match[3], 16)}",
         inode=inode,
         name=name,
         is_file=is_file,
@@ -116,10 +121,10 @@ def parse_line(line: bytes) -> Mapping | None:
 
 def _look_closer(mappings: Mappings) -> None:
     """At what is written through a mapping, at devices, and at what was deleted."""
-    for one in mappings.special:
-        if not one.is_file:
+    for one, addresses in zip(mappings.named, mappings.addresses, strict=True):
+        if one.is_plain or not one.is_file:
             continue
-        found = _mapped(mappings.process, one.addresses)
+        found = _mapped(mappings.process, os.fsdecode(addresses))
         if found is None:
             continue
         if stat.S_ISCHR(found[1].st_mode):

@@ -59,7 +59,7 @@ def _written(descriptors: Descriptors, all_mappings: Iterable[Mappings]) -> Iter
 
 
 def _mapped(all_mappings: Iterable[Mappings]) -> Iterator[UsedFile]:
-    # Processes that were forked and have executed nothing share their Mapping objects, thousands of them: mostly all.
+    # Processes of one program have the same Mapping objects, thousands of them.
     alike: Counter[tuple[int, ...]] = Counter()
     times: Counter[int] = Counter()
     for mappings in all_mappings:
@@ -68,10 +68,10 @@ def _mapped(all_mappings: Iterable[Mappings]) -> Iterator[UsedFile]:
         if alike[shape] > _LINKS:
             continue
         base = f"{procfs.PROC}/{mappings.process.pid}"
-        for one in mappings.named:
+        for one, addresses in zip(mappings.named, mappings.addresses, strict=True):
             if one.is_file and times[id(one)] < _LINKS:
                 times[id(one)] += 1
-                link = f"{base}/map_files/{one.addresses}"
+                link = f"{base}/map_files/{addresses.decode()}"
                 yield UsedFile(one.path, one.device, one.inode, f"{base}/root", one.is_executable, [link])
 
 
