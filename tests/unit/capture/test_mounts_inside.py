@@ -13,7 +13,7 @@ import pytest
 
 from slurmckpt.capture.inspect.mounts import Mount, made_inside
 from slurmckpt.capture.preflight import PodScan, scan
-from tests.unit.capture.test_preflight import PYTHON
+from tests.unit.capture.looking import PYTHON
 
 MakePod = Callable[..., Any]
 SERVER = Path(__file__).parent / "fuse.py"

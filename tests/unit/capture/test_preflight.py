@@ -2,39 +2,18 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slurmckpt.capture.preflight import Limits, PodScan, scan
+from slurmckpt.capture.preflight import scan
 from slurmckpt.capture.refusals import Reason, sentences
+from tests.unit.capture.looking import PYTHON, MakePod, look, one_refusal
 
 pytestmark = pytest.mark.root
-MakePod = Callable[..., Any]
-ME = f"process {os.getpid()} ({Path('/proc/self/comm').read_text().strip()})"
-# The command name of a Python started as the pods' leaders are: it depends on how this interpreter was installed.
-PYTHON = subprocess.run(
-    [sys.executable, "-c", "print('(' + open('/proc/self/comm').read().strip() + ')')"],
-    capture_output=True,
-    check=True,
-    text=True,
-).stdout.strip()
-CLOSE = "close the connection before a checkpoint, or do not use the service behind it"
-
-
-def look(pod: Any, known: tuple[str, ...] = (), **limits: int) -> PodScan:
-    return scan(pod.init, pod.leader, set(known), Limits(**limits))
-
-
-def one_refusal(pod: Any, known: tuple[str, ...] = ()) -> str:
-    found = look(pod, known)
-    assert len(found.refusals) == 1, found.refusals
-    return found.refusals[0]
 
 
 def test_an_ordinary_program_has_nothing_against_it(make_pod: MakePod, tmp_path: Path) -> None:
@@ -192,6 +171,8 @@ ring = libc.syscall(425, 2, ctypes.create_string_buffer(120))
 {more}
 ready(ring)
 """
+
+
 IO_URING_REFUSAL = (
     'uses io_uring, which cannot be captured: let slurmckpt deny it (io_uring = "deny", programs fall back to epoll),'
     " or set USE_LIBUV=0 for PyTorch"
@@ -260,217 +241,6 @@ def test_a_terminal_from_outside(make_pod: MakePod) -> None:
     finally:
         os.close(master)
         os.close(slave)
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    """A unix stream service outside the pod."""
-    with socket.socket(socket.AF_UNIX) as server:
-        path = str(tmp_path / "service.sock")
-        server.bind(path)
-        server.listen()
-        yield server, path
-
-
-def test_a_unix_connection_to_outside(make_pod: MakePod, service: tuple[socket.socket, str]) -> None:
-    server, path = service
-    pod = make_pod(f"s = socket.socket(socket.AF_UNIX)\ns.connect({path!r})\nready()")
-    pending = (
-        f"process 2 {PYTHON} is connected by a unix socket to a process that has not accepted it yet, outside the pod,"
-        f" which cannot be captured: {CLOSE}"
-    )
-    assert one_refusal(pod) == pending
-    accepted, _ = server.accept()
-    with accepted:
-        assert one_refusal(pod) == (
-            f"process 2 {PYTHON} is connected by a unix socket ({path}) to {ME} outside the pod,"
-            f" which cannot be captured: {CLOSE}"
-        )
-    # Closed at the other end: nobody is there any more.
-    assert look(pod).refusals == []
-
-
-@pytest.mark.parametrize("kind", ["SOCK_STREAM", "SOCK_DGRAM", "SOCK_SEQPACKET"])
-def test_one_end_of_a_socketpair_outside(make_pod: MakePod, kind: str) -> None:
-    mine, theirs = socket.socketpair(socket.AF_UNIX, getattr(socket, kind))
-    with mine, theirs:
-        pod = make_pod("ready()", pass_fds=(theirs.fileno(),))
-        theirs.close()
-        assert one_refusal(pod) == (
-            f"process 2 {PYTHON} is connected by a unix socket to {ME} outside the pod,"
-            f" which cannot be captured: {CLOSE}"
-        )
-
-
-def test_a_datagram_socket_that_sends_to_a_service(make_pod: MakePod, tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as logger:
-        path = str(tmp_path / "log")
-        logger.bind(path)
-        pod = make_pod(f"s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\ns.connect({path!r})\nready()")
-        assert f"is connected by a unix socket ({path}) to {ME} outside the pod" in one_refusal(pod)
-
-
-def test_unix_sockets_between_processes_of_the_pod(make_pod: MakePod, tmp_path: Path) -> None:
-    pod = make_pod(
-        f"""
-a, b = socket.socketpair()
-server = socket.socket(socket.AF_UNIX)
-server.bind({str(tmp_path / "inside")!r})
-server.listen()
-waiting = socket.socket(socket.AF_UNIX)
-waiting.connect({str(tmp_path / "inside")!r})  # not accepted, but the listener is in the pod
-if os.fork() == 0:
-    a.close()
-    signal.pause()
-b.close()
-ready()
-"""
-    )
-    assert look(pod).refusals == []
-
-
-def test_a_tcp_connection_to_outside_is_reported_not_refused(make_pod: MakePod) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        pod = make_pod(f"s = socket.create_connection(('127.0.0.1', {port}))\nready(s.getsockname()[1])")
-        accepted, _ = server.accept()
-        with accepted:
-            found = look(pod)
-            assert found.refusals == []
-            (connection,) = found.outside
-            assert found.inside == []
-            assert (connection.local, connection.remote) == (f"127.0.0.1:{pod.report}", f"127.0.0.1:{port}")
-            assert (connection.pid, f"({connection.comm})", connection.state) == (pod.leader, PYTHON, 1)
-            descriptor = os.readlink(f"/proc/{pod.leader}/fd/" + find_socket(pod.leader))
-            assert descriptor == f"socket:[{connection.inode}]"
-
-
-def find_socket(pid: int) -> str:
-    return next(n for n in os.listdir(f"/proc/{pid}/fd") if os.readlink(f"/proc/{pid}/fd/{n}").startswith("socket:"))
-
-
-def test_connections_that_wait_to_be_accepted_are_for_another_moment(make_pod: MakePod, tmp_path: Path) -> None:
-    own = tmp_path / "mine"
-    own.mkdir()
-    os.chown(own, 1000, 1000)
-    pod = make_pod(
-        f"""
-listeners = [socket.create_server(("127.0.0.1", 0)), socket.create_server(("::1", 0), family=socket.AF_INET6)]
-clients = [socket.create_connection(one.getsockname()[:2]) for one in listeners * 2]
-unix = socket.socket(socket.AF_UNIX)
-unix.bind({str(own / "s")!r})
-unix.listen()
-other = socket.socket(socket.AF_UNIX)
-other.connect({str(own / "s")!r})
-ready(" ".join(str(one.getsockname()[1]) for one in listeners))
-"""
-    )
-    found = look(pod)
-    assert found.refusals == []
-    ports = pod.report.split()
-    assert sorted(found.passing) == sorted(
-        f"process 2 {PYTHON} has {what} that it has not accepted yet: the next checkpoint will do, unless it never"
-        " accepts them"
-        for what in (
-            *(f"2 connections at its port {port}" for port in ports),
-            f"1 connection at its unix socket {own}/s",
-        )
-    )
-
-
-def test_a_tcp_connection_that_waits_for_a_listener_outside_is_reported(make_pod: MakePod) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        pod = make_pod(f"s = socket.create_connection({server.getsockname()!r})\nready()")
-        assert [c.remote for c in look(pod).outside] == [f"127.0.0.1:{server.getsockname()[1]}"]
-
-
-def test_addresses_of_a_pod_with_a_network_of_its_own(make_pod: MakePod) -> None:
-    pod = make_pod(
-        """
-import subprocess
-for command in ("link set lo up", "addr add 10.9.8.7/32 dev lo", "addr add fd00::7/128 dev lo nodad"):
-    subprocess.run(["ip", *command.split()], check=True)
-server = socket.create_server(("10.9.8.7", 0))
-client = socket.create_connection(server.getsockname())
-accepted = server.accept()
-datagrams = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-datagrams.bind(("fd00::7", 0))
-local = socket.create_server(("127.0.0.1", 0))
-everywhere = socket.create_server(("", 0))
-a, b = socket.socketpair()
-ready()
-""",
-        options=["--net"],
-    )
-    found = look(pod)
-    assert found.refusals == []
-    assert found.outside == []
-    assert found.addresses == ["10.9.8.7", "fd00::7"]
-
-
-def test_a_unix_socket_from_another_network_namespace(make_pod: MakePod) -> None:
-    mine, theirs = socket.socketpair()
-    with mine, theirs:
-        pod = make_pod("ready()", pass_fds=(theirs.fileno(),), options=["--net"])
-        assert one_refusal(pod) == (
-            f"process 2 {PYTHON} is connected by a unix socket that was made in another network namespace:"
-            " close it before a checkpoint"
-        )
-
-
-OTHER_SOCKETS = [
-    # Without a protocol it receives nothing: programs use it to ask for interfaces.
-    ("socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)", ""),
-    (
-        "socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))",
-        "captures packets of the network, which cannot be captured: stop the network capture first",
-    ),
-    (
-        "socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)",
-        "has a multipath TCP socket open, which cannot be captured: for a Go program set GODEBUG=multipathtcp=0",
-    ),
-    (
-        "socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)",
-        "has a socket of the family AF_ALG open, which cannot be captured: close it before a checkpoint",
-    ),
-    (
-        "socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)",
-        "has a socket of the family AF_VSOCK open, which cannot be captured: close it before a checkpoint",
-    ),
-    ("socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)", ""),
-]
-
-
-@pytest.mark.parametrize(("make", "sentence"), OTHER_SOCKETS)
-def test_other_sockets(make_pod: MakePod, make: str, sentence: str) -> None:
-    pod = make_pod(
-        f"""
-try:
-    s = {make}
-except OSError as error:
-    ready(error.strerror)
-ready()
-"""
-    )
-    if pod.report != "ready":
-        pytest.skip(f"this kernel has no such socket: {pod.report}")
-    assert look(pod).refusals == ([f"process 2 {PYTHON} {sentence}"] if sentence else [])
-
-
-def test_a_connected_netlink_socket(make_pod: MakePod) -> None:
-    pod = make_pod(
-        """
-other = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 2)
-other.bind((0, 0))
-s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 2)
-s.connect((other.getsockname()[0], 0))
-ready(other.getsockname()[0])
-"""
-    )
-    assert one_refusal(pod) == (
-        f"process 2 {PYTHON} has a netlink socket that is connected to port {pod.report}, which cannot be captured:"
-        " close it before a checkpoint"
-    )
 
 
 def test_a_traced_process(make_pod: MakePod) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from slurmckpt.capture.preflight import scan
-from tests.unit.capture.test_preflight import PYTHON, look, one_refusal
+from tests.unit.capture.looking import PYTHON, look, one_refusal
 
 pytestmark = pytest.mark.root
 MakePod = Callable[..., Any]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.capture.conftest import wait_until
-from tests.unit.capture.test_preflight import PYTHON, look, one_refusal
+from tests.unit.capture.looking import PYTHON, look, one_refusal
 
 pytestmark = pytest.mark.root
 MakePod = Callable[..., Any]

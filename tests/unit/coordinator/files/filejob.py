@@ -1,0 +1,113 @@
+"""A job with files of its own, from the boundary to the restore."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from slurmckpt.capture.inspect.descriptors import Writing
+from slurmckpt.capture.preflight import OpenFile, PodScan
+from slurmckpt.config import Files
+from slurmckpt.coordinator.files import putting_back, saving
+from slurmckpt.coordinator.files.putting_back import Place, Traces
+from slurmckpt.coordinator.files.rules import Rules
+from slurmckpt.coordinator.files.saving import PodFiles, Saver
+from slurmckpt.filerules import FileRule
+from slurmckpt.store.identity import UserFiles
+from slurmckpt.store.manifest import CarriedDirectory
+from tests.unit.coordinator.parts import GID, UID, no_descriptor_is_lost
+
+ME = (UID, GID) if os.geteuid() == 0 else (os.getuid(), os.getgid())
+TEN = b"0123456789"
+
+
+class Job:
+    """A job that writes files below its home, without any process: what a look at it would find is made up."""
+
+    def __init__(self, home: Path, staging: Path, files: UserFiles) -> None:
+        self.home = home
+        self.staging = staging
+        self.files = files
+        self.settings = Files()
+        self.open: dict[Path, tuple[Writing, bool]] = {}
+        self.saved = PodFiles()
+        self.carried: list[CarriedDirectory] = []
+        self.traces = Traces()
+
+    def write(self, name: str, data: bytes = TEN) -> Path:
+        path = self.home / name
+        path.write_bytes(data)
+        os.chown(path, *ME)
+        return path
+
+    def opens(self, path: Path, writing: Writing = Writing.ANYWHERE, mapped: bool = False) -> Path:
+        self.open[path] = (writing, mapped)
+        return path
+
+    def logs(self, path: Path) -> Path:
+        """One that is only cut back."""
+        self.settings = replace(self.settings, rules=(*self.settings.rules, FileRule(str(path), "truncate")))
+        return self.opens(path, Writing.APPENDED)
+
+    def scan(self) -> PodScan:
+        found = []
+        for path, (writing, mapped) in self.open.items():
+            status = os.stat(path)
+            found.append(
+                OpenFile(
+                    str(path),
+                    status.st_size,
+                    status.st_mode,
+                    os.O_RDWR,
+                    os.getpid(),
+                    3,
+                    status.st_dev,
+                    status.st_ino,
+                    writing,
+                    mapped,
+                    status.st_mtime_ns,
+                )
+            )
+        return PodScan([], [], found, [], [], [], [])
+
+    def rules(self) -> Rules:
+        return Rules(self.settings, ME[0], str(self.home), self.staging)
+
+    def save(self, meanwhile: Callable[[], None] = lambda: None) -> PodFiles:
+        async def scene() -> None:
+            saver = Saver(self.rules(), self.staging, self.files)
+            try:
+                self.saved = (await saver.save([os.getpid()], [self.scan()], set()))[0]
+                meanwhile()
+                await saver.finish()
+                self.carried = saver.carried
+            finally:
+                await saver.close()
+
+        self.staging.mkdir(exist_ok=True)
+        with no_descriptor_is_lost():
+            asyncio.run(scene())
+        return self.saved
+
+    def foresee(self) -> int:
+        return asyncio.run(saving.foresee([os.getpid()], [self.scan()], self.rules(), self.files))
+
+    def bring_back(self) -> None:
+        root = os.open("/", os.O_PATH)
+        source = -1
+        try:
+            if (self.staging / saving.CONTENT).exists():
+                source = os.open(self.staging / saving.CONTENT, os.O_RDONLY)
+            place = Place(root, source, ME[0], self.traces.files, self.traces.parents)
+            self.files.run_sync(putting_back.bring_back, self.saved.open_files, self.saved.absent, place)
+        finally:
+            os.close(root)
+            if source >= 0:
+                os.close(source)
+
+
+def policies(saved: PodFiles) -> dict[str, str]:
+    return {Path(file.path).name: file.policy for file in saved.open_files}
