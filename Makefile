@@ -6,6 +6,7 @@
 # make test-all   also those that wait for time limits, preemptions and nodes given up (root; half as long again)
 # make soak       200 jobs under random failures (root)
 # make check      linters and types
+# make docs       bring the generated parts of docs/ up to date
 
 PREFIX ?= /usr
 DESTDIR ?=
@@ -21,7 +22,7 @@ PYTEST := $(TOOLS)/bin/python -m pytest
 WORKERS ?= 4
 PARALLEL = --numprocesses $(WORKERS) --dist loadfile
 
-.PHONY: all install install-hooks install-package deps check test test-all test-unit test-cluster test-trixie test-linuxproc demo soak bench proto clean
+.PHONY: all install install-hooks install-package deps check test test-all test-unit test-cluster test-trixie test-linuxproc demo soak bench docs proto clean
 
 all:
 	$(MAKE) -C pod
@@ -105,6 +106,10 @@ soak: deps
 bench: deps
 	$(TOOLS)/bin/python tests/bench/gate.py
 	$(TOOLS)/bin/python tests/bench/run.py
+
+docs: deps
+	$(TOOLS)/bin/python -m tests.cluster.faults
+	$(TOOLS)/bin/python -m tests.unit.modulemap
 
 # The generated modules are committed, so that an installation needs no compiler for them. grpcio-tools 1.74 writes code of protobuf 6.31.
 proto:

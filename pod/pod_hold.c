@@ -1,3 +1,4 @@
+/* What waits for the coordinator's word before anybody outside learns of it: ends of tasks, and signals to them. */
 #include "pod.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* The leader as pod init sees it: started with the tasks' messages, or adopted after a restore, and heard through its status pipe. */
 #include "pod.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* The tasks of a pod and the shims that stand for them: announced, found, told how they have ended. */
 #include "pod.h"
 
 #include <errno.h>

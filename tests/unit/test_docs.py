@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.unit import modulemap
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -22,3 +24,9 @@ def test_the_tests_that_the_table_of_requeues_names_exist() -> None:
         )
     ]
     assert missing == []
+
+
+def test_the_map_of_the_sources_is_theirs() -> None:
+    text = modulemap.document()
+    assert modulemap.DOCUMENT.read_text(encoding="utf-8") == text, "bring it up to date with: make docs"
+    assert re.findall(r"^\* `\w+` *$|^## .*\n\n", text, flags=re.MULTILINE) == [], "these say nothing of themselves"
