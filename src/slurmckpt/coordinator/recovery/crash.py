@@ -89,7 +89,9 @@ class Crashes:
         self._ends: asyncio.Queue[End] = asyncio.Queue()
 
     def watch(self, step: Step) -> None:
-        """A step has started."""
+        """A step has started. What is known of those that have ended is forgotten: a script may start very many."""
+        running = {one.name for one in self._scene.steps.values() if one.pod and not one.pod.ended.is_set()}
+        self._memory = {name: kills for name, kills in self._memory.items() if name in running}
         self._memory[step.name] = OomKills(task.shim_pid for task in step.tasks.values())
 
     def take(self, end: End) -> None:
@@ -153,7 +155,8 @@ class Crashes:
         if newest is None:
             # Then the job ends to the letter as it would without us.
             raise Left(f"{what}: not recovered, as no checkpoint had been taken", aloud=False)
-        if await asyncio.to_thread(self._memory[crash.step.name].any):
+        kills = self._memory.get(crash.step.name)
+        if kills is not None and await asyncio.to_thread(kills.any):
             raise Left(f"{what}: not recovered, as its step had no memory left")
         self._attempts.check(what, newest.seq)
         try:

@@ -67,6 +67,9 @@ class InPlace:
 
     def remember(self, step: Step) -> None:
         """Know the shims of a step that has just started again, so that none is taken for another process later."""
+        # A script may start very many steps.
+        known = {task.shim_pid for one in self._scene.steps.values() for task in one.tasks.values()}
+        self._shims = {pid: since for pid, since in self._shims.items() if pid in known}
         for task in step.tasks.values():
             with contextlib.suppress(OSError):
                 self._shims[task.shim_pid] = start_time(task.shim_pid)

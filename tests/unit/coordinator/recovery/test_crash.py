@@ -15,6 +15,7 @@ from slurmckpt.config import Recover
 from slurmckpt.coordinator.recovery import crash as crashes
 from slurmckpt.coordinator.recovery.crash import Attempts, Crashes, End, asked_for, describe, is_crash
 from slurmckpt.coordinator.recovery.in_place import InPlace, Lost, Unfit
+from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import SlurmckptError
 from tests.unit.coordinator.recovery.stage import SpokenPod, Stage, until
 
@@ -179,6 +180,17 @@ def test_a_lack_of_memory(tmp_path: Path) -> None:
     stage.oom = True
     assert stage.ends(9)[-1] == "pass 0"
     assert stage.said == ["task 0 of step 0 died of SIGKILL: not recovered, as its step had no memory left"]
+
+
+def test_nothing_is_kept_of_the_steps_that_have_ended(tmp_path: Path) -> None:
+    """A script may start ten thousand, one after the other."""
+    stage = Scenery(tmp_path)
+    for name in ("1", "2", "3"):
+        pod = SpokenPod(name)
+        stage.steps[name] = Step(name, 1, 1, pod=pod)
+        stage.crashes.watch(stage.steps[name])
+        pod.ended.set()
+    assert set(stage.crashes._memory) == {"0", "3"}
 
 
 def test_the_same_crash_twice_from_one_checkpoint(tmp_path: Path) -> None:

@@ -204,6 +204,15 @@ def test_a_shims_pid_that_is_another_process_by_now(stage: Scenery) -> None:
     assert stage.unfit(pids_are_used_again) == "step 0 is being ended by Slurm"
 
 
+def test_shims_of_steps_that_are_forgotten_are_forgotten(stage: Scenery) -> None:
+    def another_was_there() -> None:
+        stage.in_place._shims[2**22 + 2] = 1
+        stage.in_place.remember(stage.step)
+        assert set(stage.in_place._shims) == {os.getpid()}
+
+    stage.recover(another_was_there)
+
+
 def test_ranks_die_in_time_while_a_large_checkpoint_is_still_fetched(stage: Scenery) -> None:
     """Pod init holds their ends for a while only."""
     stage.planner.delay = 0.3
