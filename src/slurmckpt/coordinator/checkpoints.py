@@ -146,8 +146,9 @@ class Checkpointer:
 
     async def _take(self) -> Manifest:
         incarnation = self._incarnation
-        await lease.check(incarnation.store, incarnation.files, incarnation.epoch)
-        seq = max(await incarnation.files.run(incarnation.store.next_seq), incarnation.disowned + 1)
+        await self._check_lease()
+        known = self.newest.seq if self.newest is not None else 0
+        seq = max(await incarnation.files.run(incarnation.store.next_seq), incarnation.disowned + 1, known + 1)
         began = time.monotonic()
         captured = await incarnation.commands.around(self._steps.values(), seq, lambda: self._capture(seq))
         # With the commands before and after it.
@@ -186,6 +187,14 @@ class Checkpointer:
             await told(manifest)
         await self._note_feature()
         return manifest
+
+    async def _check_lease(self) -> None:
+        incarnation = self._incarnation
+        try:
+            await lease.check(incarnation.store, incarnation.files, incarnation.epoch)
+        except lease.DirectoryGone as error:
+            await lease.renew(incarnation.store, incarnation.files, incarnation.spec.node, incarnation.epoch)
+            await incarnation.journal.event(f"{error}, with the checkpoints in it, and made anew")
 
     async def _capture(self, seq: int) -> group.Captured:
         """Again a little later while an srun or a step comes or goes: one that begins needs the lock in between."""

@@ -109,7 +109,7 @@ async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | No
         await store.prepare(files, by_root=spec.options.directory is None)
         directory = await asyncio.to_thread(staging.prepare, settings, spec.job.job_id)
         await asyncio.to_thread(staging.sweep, settings)
-        epoch = await lease.take(store, files, spec.node)
+        epoch = await lease.take(store, files, spec.node, spec.restart_count + 1)
         taken = time.monotonic()
         disowned = await retention.disown(store, files)
         journal = await Journal.open(store, files, spec, epoch, known.job)
@@ -139,6 +139,7 @@ async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | No
             ),
         )
         incarnation.planner.removed = journal.removed
+        incarnation.planner.unknown = not journal.knows_earlier_ones
         if epoch > 1:
             if spec.first_start:
                 await incarnation.start_cold("an earlier job had this job's number; its checkpoints are removed")

@@ -51,9 +51,19 @@ class Journal:
 
     @property
     def follows_a_lost_one(self) -> bool:
-        """Whether the incarnation before was on another node, and nobody saw its end there."""
+        """Whether the incarnation before was on another node, and nobody saw its end there; or may have been.
+
+        The latter where the record is gone, but by the epoch this incarnation is not the first.
+        """
         before = self._record.attempts[:-1]
-        return bool(before) and before[-1].ended is None and before[-1].node != self._attempt.node
+        if not before:
+            return self._attempt.epoch > 1
+        return before[-1].ended is None and before[-1].node != self._attempt.node
+
+    @property
+    def knows_earlier_ones(self) -> bool:
+        """Whether the record tells of incarnations before this one."""
+        return len(self._record.attempts) > 1
 
     @staticmethod
     def mark_lost(kept: Record) -> None:

@@ -46,7 +46,8 @@ class Plan:
 class Planner:
     """Goes through a job's checkpoints from the newest to the oldest. refused: why those before were not used.
 
-    removed: when and by whom the job's checkpoints were removed, as the end of a sentence.
+    removed: when and by whom the job's checkpoints were removed, as the end of a sentence. unknown: whether the store
+    knows nothing of an earlier incarnation.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Planner:
         self._left: list[int] | None = None
         self.found = 0
         self.removed = ""
+        self.unknown = False
         self.refused: list[str] = []
 
     def again(self, staging: Path) -> Planner:
@@ -98,6 +100,11 @@ class Planner:
         """Why no checkpoint fits, for the job's own output."""
         if not self.found and self.removed:
             return f"its checkpoints were removed {self.removed}"
+        if not self.found and self.unknown:
+            return (
+                f"nothing of the job's earlier runs is in the store: {self._store.dir} was removed, is not shared by "
+                "all nodes, or they ran without checkpoints"
+            )
         if not self.found:
             return "no checkpoint had been taken"
         return "no checkpoint fits: " + "; ".join(self.refused)

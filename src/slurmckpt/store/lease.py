@@ -19,7 +19,7 @@ import time
 from slurmckpt import faults
 from slurmckpt.errors import Refused, StoreError
 from slurmckpt.store.fields import parse_object
-from slurmckpt.store.files import TEMPORARY_SUFFIX, create, read_small, replace
+from slurmckpt.store.files import TEMPORARY_SUFFIX, create, make_directory, read_small, replace
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.layout import JobStore
 from slurmckpt.store.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES
@@ -39,12 +39,28 @@ class LeaseLost(StoreError):
     """A newer incarnation of the job exists: this node was given up for dead and must publish nothing."""
 
 
-async def take(store: JobStore, files: UserFiles, node: str) -> int:
+class DirectoryGone(StoreError):
+    """The job's directory was removed from the store, and the lease with it: nothing there tells who may publish."""
+
+
+async def take(store: JobStore, files: UserFiles, node: str, least: int = 1) -> int:
     """Take the lease for a new incarnation on `node`; gives its epoch, higher than every one before.
 
+    least: the epoch is no lower. By Slurm's count of requeues it is higher than that of the incarnation before even
+    where the job's directory was removed, or an earlier incarnation could not take the lease.
     Raises StoreError with one line when the store cannot be read or written.
     """
-    return await files.run(_guarded_take, store, node)
+    return await files.run(_guarded_take, store, node, least)
+
+
+async def renew(store: JobStore, files: UserFiles, node: str, epoch: int) -> None:
+    """After DirectoryGone: make the job's directory anew, with the claim of `epoch` in it.
+
+    Only that directory: where those above it are gone, too, the store itself is not there, and something else may lie
+    in its place. Raises LeaseLost when a newer incarnation runs, StoreError when it cannot be made.
+    """
+    await files.run(_guarded_renew, store, node, epoch)
+    await check(store, files, epoch)
 
 
 async def current(store: JobStore, files: UserFiles) -> int:
@@ -83,34 +99,54 @@ def _has_claim(store: JobStore, epoch: int) -> bool:
     return True
 
 
-def _guarded_take(store: JobStore, node: str) -> int:
+def _guarded_take(store: JobStore, node: str, least: int) -> int:
     try:
         faults.at("open.lease")
-        return _take(store, node)
+        return _take(store, node, least)
     except OSError as error:
         raise StoreError(f"lease {store.lease} cannot be taken: {error.strerror or error}") from error
+
+
+def _guarded_renew(store: JobStore, node: str, epoch: int) -> None:
+    try:
+        # A newer incarnation may be making both, too: then check() finds its claim.
+        with contextlib.suppress(FileExistsError):
+            make_directory(store.dir)
+        with contextlib.suppress(FileExistsError):
+            create(store.dir / f".epoch-{epoch}").close()
+        if _claimed(store) == epoch:
+            _note(store, node, epoch)
+    except OSError as error:
+        raise StoreError(f"store directory {store.dir} cannot be made anew: {error.strerror or error}") from error
 
 
 def _guarded_current(store: JobStore) -> int:
     try:
         _refresh(store)
         return max(_lease_epoch(store) or 0, _claimed(store))
+    except FileNotFoundError as error:
+        raise DirectoryGone(f"store directory {store.dir} was removed") from error
     except OSError as error:
         raise StoreError(f"lease {store.lease} cannot be read: {error.strerror or error}") from error
 
 
-def _take(store: JobStore, node: str) -> int:
+def _take(store: JobStore, node: str, least: int) -> int:
     _refresh(store)
     written = _lease_epoch(store)
-    epoch = _claim(store, max(written if written is not None else _traces(store), _claimed(store)))
-    lease = {"format": LEASE_FORMAT, "epoch": epoch, "node": node, "time": time.time()}
-    replace(store.lease, (json.dumps(lease) + "\n").encode("ascii"))
+    before = max(written if written is not None else _traces(store), _claimed(store))
+    epoch = _claim(store, max(before, least - 1))
+    _note(store, node, epoch)
     for name in os.listdir(store.dir):
         match = _CLAIM.fullmatch(name)
         if match and int(match[1]) < epoch:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(store.dir / name)
     return epoch
+
+
+def _note(store: JobStore, node: str, epoch: int) -> None:
+    lease = {"format": LEASE_FORMAT, "epoch": epoch, "node": node, "time": time.time()}
+    replace(store.lease, (json.dumps(lease) + "\n").encode("ascii"))
 
 
 def _claim(store: JobStore, newest: int) -> int:

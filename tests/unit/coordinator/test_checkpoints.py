@@ -315,6 +315,23 @@ def test_numbers_that_an_earlier_incarnation_may_still_write_are_not_used(stage:
     assert asyncio.run(stage.checkpointer.take()).seq == 8
 
 
+def test_a_directory_that_was_removed_is_made_anew(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And numbers that the job has had are not used again."""
+    renewed: list[tuple[str, int]] = []
+
+    async def renew(store: Any, files: Any, node: str, epoch: int) -> None:
+        renewed.append((node, epoch))
+        stage.lease_error = None
+
+    monkeypatch.setattr(lease, "renew", renew)
+    for _ in range(3):
+        asyncio.run(stage.checkpointer.take())
+    stage.lease_error, stage.seq = lease.DirectoryGone("store directory /s was removed"), 0
+    assert asyncio.run(stage.checkpointer.take()).seq == 4
+    assert renewed == [("n1", 3)]
+    assert stage.journal.events == ["store directory /s was removed, with the checkpoints in it, and made anew"]
+
+
 def test_no_checkpoint_of_a_suspended_job(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "suspended", lambda steps: True)
     with pytest.raises(Skipped, match=r"^the job is suspended$"):

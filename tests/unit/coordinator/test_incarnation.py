@@ -14,7 +14,7 @@ import pytest
 
 from slurmckpt.capture import criu
 from slurmckpt.config import Paths, Restore, Settings, Staging, Store
-from slurmckpt.coordinator import node
+from slurmckpt.coordinator import fence, node
 from slurmckpt.coordinator.incarnation import Incarnation, begin
 from slurmckpt.coordinator.rules import Pointless, Rules
 from slurmckpt.coordinator.spec import JobSpec, Options
@@ -43,7 +43,12 @@ class Site:
         monkeypatch.setattr(node, "examine", examine)
 
     def begin(
-        self, node_count: int = 1, first_start: bool = False, job: JobInfo | None = None, **options: object
+        self,
+        node_count: int = 1,
+        first_start: bool = False,
+        job: JobInfo | None = None,
+        restarts: int = 0,
+        **options: object,
     ) -> Incarnation:
         settings = Settings(
             store=Store(path=self.top / "store"),
@@ -53,7 +58,7 @@ class Site:
         )
         identity = JobIdentity("c", USER.pw_name, USER.pw_uid, USER.pw_gid, 7)
         chosen = Options(**options)  # type: ignore[arg-type]
-        spec = JobSpec(identity, "n1", node_count, 0, chosen, first_start=first_start)
+        spec = JobSpec(identity, "n1", node_count, restarts, chosen, first_start=first_start)
 
         async def asking() -> Rules:
             return Rules(job)
@@ -100,6 +105,25 @@ def test_what_was_removed_is_not_said_to_have_never_been(site: Site) -> None:
     begun = site.begin()
     asyncio.run(begun.journal.gone("when it had ended (COMPLETED)"))
     assert site.begin().cold_start == "its checkpoints were removed when it had ended (COMPLETED)"
+
+
+def test_a_job_whose_earlier_runs_left_nothing_in_the_store_is_told(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory was removed, or --checkpoint-dir is another place on each node. Who ran before may still run."""
+    waited: list[str] = []
+
+    async def wait(job: JobIdentity, *_: float) -> None:
+        waited.append(job.user)
+
+    monkeypatch.setattr(fence, "wait_for_the_other", wait)
+    begun = site.begin(restarts=3)
+    assert (begun.epoch, waited) == (4, [USER.pw_name])
+    assert begun.cold_start == (
+        f"nothing of the job's earlier runs is in the store: {begun.store.dir} was removed, is not shared by all "
+        "nodes, or they ran without checkpoints"
+    )
+    assert site.begin(restarts=4).cold_start == "no checkpoint had been taken"
 
 
 def test_a_new_job_with_the_number_of_an_old_one_gets_nothing_of_it(site: Site) -> None:

@@ -164,6 +164,11 @@ def test_whether_the_incarnation_before_may_still_run(world: World, node: str, e
     assert asyncio.run(scene()) is expected
 
 
+def test_where_the_record_is_gone_the_incarnation_before_may_still_run(world: World) -> None:
+    journal = asyncio.run(Journal.open(world.store, world.files, spec(world, "n1"), 2))
+    assert journal.follows_a_lost_one and not journal.knows_earlier_ones
+
+
 def test_the_record_of_a_newer_incarnation_is_not_overwritten(world: World) -> None:
     """A node that was given up for dead has a copy from before, and goes on."""
 

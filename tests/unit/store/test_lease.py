@@ -78,8 +78,48 @@ def test_a_claim_that_somebody_removed_is_not_a_lost_lease(world: World) -> None
 def test_a_look_that_fails_says_nothing_about_the_lease(world: World) -> None:
     epoch = take(world)
     os.rename(world.store.dir, world.store.dir.with_name("gone"))
-    with pytest.raises(StoreError, match=r"^lease .* cannot be read: No such file or directory$"):
+    with pytest.raises(lease.DirectoryGone, match=rf"^store directory {world.store.dir} was removed$"):
         check_claim(world, epoch)
+
+
+def renew(world: World, epoch: int) -> None:
+    asyncio.run(lease.renew(world.store, world.files, "n1", epoch))
+
+
+def test_a_directory_that_was_removed_is_made_anew(world: World) -> None:
+    epoch = take(world)
+    shutil.rmtree(world.store.dir)
+    renew(world, epoch)
+    assert sorted(os.listdir(world.store.dir)) == [f".epoch-{epoch}", "lease.json"]
+    check(world, epoch)
+    assert take(world) == epoch + 1
+
+
+def test_it_is_not_made_anew_for_an_incarnation_that_was_given_up(world: World) -> None:
+    """Its epoch is lower than any that Slurm's count gives to those after it, with or without the old directory."""
+    epoch = take(world)
+    shutil.rmtree(world.store.dir)
+    world.store.dir.mkdir()
+    os.chown(world.store.dir, world.job.uid, world.job.gid)
+    assert asyncio.run(lease.take(world.store, world.files, "n2", least=2)) == 2
+    for _ in range(2):
+        with pytest.raises(lease.LeaseLost):
+            renew(world, epoch)
+    check(world, 2)
+
+
+def test_nothing_is_made_where_the_store_is_not_there(world: World) -> None:
+    """A mount that is gone leaves an empty directory, or what lies below it."""
+    epoch = take(world)
+    shutil.rmtree(world.store.dir.parent)
+    with pytest.raises(StoreError, match=r"^store directory .* cannot be made anew: No such file or directory$"):
+        renew(world, epoch)
+    assert not world.store.dir.parent.exists()
+
+
+def test_an_epoch_is_no_lower_than_asked_for(world: World) -> None:
+    assert asyncio.run(lease.take(world.store, world.files, "n1", least=4)) == 4
+    assert asyncio.run(lease.take(world.store, world.files, "n1", least=2)) == 5
 
 
 def test_only_the_last_claim_stays(world: World) -> None:
@@ -195,7 +235,7 @@ def test_missing_directory(world: World) -> None:
     world.as_user(world.store.dir.rmdir)
     with pytest.raises(StoreError, match=r"^lease .*/lease.json cannot be taken: No such file or directory$"):
         take(world)
-    with pytest.raises(StoreError, match=r"^lease .*/lease.json cannot be read: No such file or directory$") as caught:
+    with pytest.raises(StoreError, match=r"^store directory .* was removed$") as caught:
         check(world, 1)
     assert not isinstance(caught.value, lease.LeaseLost)
 
