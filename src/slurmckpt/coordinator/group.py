@@ -26,6 +26,7 @@ from slurmckpt.coordinator.participant import Participant, check_owners, look, r
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.pod_init import PodError
 from slurmckpt.coordinator.quiesce import quiesce
+from slurmckpt.coordinator.script import stand_ins
 from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.script.stand_ins import Underway
 from slurmckpt.coordinator.step import Step
@@ -112,7 +113,13 @@ async def _choose(steps: Sequence[Step], script: Script | None) -> tuple[Choice,
 
 
 async def _look_at(steps: Sequence[Step], choice: Choice) -> list[PodScan]:
-    return [await asyncio.to_thread(look, step, step.pod, choice) for step in steps if step.pod is not None]
+    """Raises Underway: what an srun holds that comes meanwhile is no reason to leave the script out."""
+    script = choice.script
+    numbered = 0 if script is None else script.numbered
+    scans = [await asyncio.to_thread(look, step, step.pod, choice) for step in steps if step.pod is not None]
+    if script is not None and steps and steps[0].name == "batch" and scans and scans[0].refusals:
+        await asyncio.to_thread(stand_ins.check, script, numbered, scans[0].processes)
+    return scans
 
 
 def _holders(steps: Sequence[Step], choice: Choice) -> list[OutputHolder]:

@@ -49,7 +49,8 @@ def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
     """What its processes are and hold. Raises Unsettled when they have ended."""
     known = {key for task in pod.tasks.values() for key in task.keys.values()} | {pod.status_key}
     if choice.script is not None and step.name == "batch":
-        known |= {key for launch in choice.script.launches.values() for key in (launch.signal_key, launch.status_key)}
+        launches = list(choice.script.launches.values())  # a thread runs this: they may change meanwhile
+        known |= {key for launch in launches for key in (launch.signal_key, launch.status_key)}
     leader = pid_on_node(pod.init_pid, pod.leader_pid)
     if leader is None:
         raise Ended(f"the tasks of step {step.name} have ended")

@@ -181,6 +181,29 @@ def test_a_stand_in_that_is_just_starting(stage: Scripted, user_files: UserFiles
     assert stage.unsettled(user_files) == "an srun of the script is just starting"
 
 
+@pytest.mark.parametrize("arrives", [True, False])
+def test_what_an_srun_holds_that_comes_while_the_script_is_looked_at(
+    stage: Scripted, user_files: UserFiles, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    """It is no reason to leave the script out of the checkpoint, or to take none: its pipes were not known yet."""
+    stage.step("0")
+    stage.refused = REFUSED
+    scan = stage._scan
+
+    def look(*given: Any) -> PodScan:
+        stage.script.numbered += arrives
+        return scan(*given)
+
+    monkeypatch.setattr(group, "look", look)
+    monkeypatch.setattr(stage, "at_look", lambda: None if arrives else comes_to_the_desk())
+
+    def comes_to_the_desk() -> None:
+        raise Underway("an srun of the script is just starting")
+
+    assert stage.unsettled(user_files) == "an srun of the script is just starting"
+    assert stage.criu.events == []
+
+
 def test_a_step_that_is_just_starting_stops_no_rank(stage: Scripted, user_files: UserFiles) -> None:
     stage.step("0")
     stage.steps[1].pod = None

@@ -96,7 +96,7 @@ class Script:
 
     def running(self) -> list[Launch]:
         """The launches whose srun runs."""
-        return [launch for launch in self.launches.values() if not launch.ended.is_set()]
+        return [launch for launch in list(self.launches.values()) if not launch.ended.is_set()]
 
     async def end(self) -> None:
         """End every srun of the script, and wait for it; but not for ever: the end of the job waits for us."""

@@ -36,7 +36,8 @@ def find(script: Script, processes: Iterable[Process]) -> list[StandIn]:
     if script.arriving:
         raise Underway("an srun of the script is just starting")
     program = os.stat(script.stand_in)
-    by_keys = {(launch.signal_key, launch.status_key): launch for launch in script.launches.values()}
+    # A thread runs this: the launches may change meanwhile.
+    by_keys = {(launch.signal_key, launch.status_key): launch for launch in list(script.launches.values())}
     found = []
     for process in processes:
         try:
@@ -54,6 +55,14 @@ def find(script: Script, processes: Iterable[Process]) -> list[StandIn]:
     if any(launch.number not in waiting for launch in script.running()):
         raise Underway("an srun of the script is just ending")
     return found
+
+
+def check(script: Script, numbered: int, processes: Iterable[Process]) -> None:
+    """Raises Underway when an srun came or went while these processes of the pod, which need not stand still, were
+    looked at. numbered: how many there had been before."""
+    if script.numbered != numbered:
+        raise Underway("an srun of the script is just starting")
+    find(script, processes)
 
 
 @contextlib.contextmanager
