@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from tests.cluster.harness import Cluster, events, move, restored_from
@@ -10,15 +9,27 @@ from tests.cluster.harness import Cluster, events, move, restored_from
 
 def test_sockets_inside_the_pod_are_exact(cluster: Cluster, directory: Path) -> None:
     """Both ends of each are in the pod."""
-    job = cluster.submit("exec python3 sockets.py", "--checkpoint-interval=infinite", "--time=5", directory=directory)
+    lines = through_a_move(cluster, directory, "sockets.py")
+    wrong = [line for line in lines[1:-1] if not line.endswith(" ok")]
+    assert not wrong, "\n".join(wrong)
+    assert (lines[0], lines[-1]) == ("ready", "end") and sum(line.startswith("tcp_") for line in lines) > 10
+
+
+def test_options_of_sockets_are_kept(cluster: Cluster, directory: Path) -> None:
+    """Whatever can be set; programs/options.py names what differs."""
+    lines = through_a_move(cluster, directory, "options.py")
+    assert lines[0] == "ready" and len(lines) == 2, "\n".join(lines)
+    assert int(lines[1].removeprefix("held ")) > 500
+
+
+def through_a_move(cluster: Cluster, directory: Path, program: str) -> list[str]:
+    """What a program prints that is moved at `ready` and then told to go on."""
+    job = cluster.submit(f"exec python3 {program}", "--checkpoint-interval=infinite", "--time=5", directory=directory)
     job.wait_output("^ready$")
     job.checkpoint()
     move(job, job.node())
     restored_from(job)
     (directory / "go").touch()
     assert job.wait_end() == "COMPLETED", job.output()
-    lines = job.output().splitlines()
-    wrong = [line for line in lines[1:-1] if not line.endswith(" ok")]
-    assert not wrong, "\n".join(wrong)
-    assert (lines[0], lines[-1]) == ("ready", "end") and len(re.findall("^tcp_", job.output(), re.MULTILINE)) > 10
     assert not events(job)
+    return job.output().splitlines()

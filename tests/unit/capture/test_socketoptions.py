@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,20 @@ def test_what_differs_is_set(make_pod: MakePod, tmp_path: Path) -> None:
     assert len(saved) == 2, "each socket once, however many processes have it"
     tcp = next(one for one in saved.values() if "6/18" in one)
     udp = next(one for one in saved.values() if "6/18" not in one)
-    assert (tcp["6/18"], tcp["6/13"], udp["41/16"]) == (12345, "reno", 33)
+    assert bytes.fromhex(tcp["6/18"]) == struct.pack("=i", 12345)
+    assert bytes.fromhex(udp["41/16"]) == struct.pack("=i", 33)
+    assert bytes.fromhex(tcp["6/13"]).rstrip(b"\0") == b"reno"
     restored = make_pod(SOCKETS.format(more=""))
     assert values(restored.init, tmp_path / "before") != saved
+    socketoptions.apply(restored.init, tmp_path / "images")
+    assert values(restored.init, tmp_path / "after") == saved
+
+
+def test_of_unix_sockets_what_is_not_usual(make_pod: MakePod, tmp_path: Path) -> None:
+    pair = "a, b = socket.socketpair()\n{more}\nready()"
+    saved = values(make_pod(pair.format(more="a.setsockopt(socket.SOL_SOCKET, 42, 7)")).init, tmp_path / "images")
+    assert list(saved.values()) == [{"1/42": struct.pack("=i", 7).hex()}]
+    restored = make_pod(pair.format(more=""))
     socketoptions.apply(restored.init, tmp_path / "images")
     assert values(restored.init, tmp_path / "after") == saved
 
