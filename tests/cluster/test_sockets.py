@@ -22,6 +22,13 @@ def test_options_of_sockets_are_kept(cluster: Cluster, directory: Path) -> None:
     assert int(lines[1].removeprefix("held ")) > 500
 
 
+def test_multicast_groups_are_joined_again(cluster: Cluster, directory: Path) -> None:
+    """Also from one source only, and but for one; and each sends on the interface that it had chosen."""
+    lines = through_a_move(cluster, directory, "groups.py")
+    told = ["b'to four' b'to four' b'to six'", "nothing"]
+    assert lines == [*told, "ready", *told]
+
+
 def through_a_move(cluster: Cluster, directory: Path, program: str) -> list[str]:
     """What a program prints that is moved at `ready` and then told to go on."""
     job = cluster.submit(f"exec python3 {program}", "--checkpoint-interval=infinite", "--time=5", directory=directory)

@@ -19,6 +19,7 @@ from slurmckpt.capture import (
     criu,
     linkremaps,
     listeners,
+    multicast,
     socketdirs,
     socketoptions,
     sysvipc,
@@ -314,6 +315,7 @@ def _note_the_rest(participant: Participant, found: PodScan) -> None:
     cpus = attributes.cpus_of(task.shim_pid for task in participant.step.tasks.values())
     attributes.save(found.processes, cpus, participant.images)
     socketoptions.save(found.processes, participant.images)
+    multicast.save(participant.pod.init_pid, found.processes, participant.images)
     if found.has_timerfds:
         timerfds.save(participant.images)
 
