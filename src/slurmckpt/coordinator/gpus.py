@@ -34,6 +34,7 @@ from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.participant import Participant
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.step import Step
+from slurmckpt.coordinator.uninterrupted import uninterrupted
 from slurmckpt.errors import Refused, SlurmckptError
 from slurmckpt.store.manifest import GpuImage
 
@@ -142,7 +143,8 @@ class Gpus:
                 raise Skipped(users.named(error)) from error
             yield
         finally:
-            await self._resume(users)
+            # Who is cancelled meanwhile leaves no rank without its GPU that is neither running nor killed.
+            await uninterrupted(self._resume(users))
             users.seconds = time.monotonic() - began
 
     async def _lock(self, users: Users) -> None:

@@ -228,6 +228,32 @@ def test_who_is_cancelled_while_a_lock_is_under_way_leaves_nothing_locked(client
     assert client.calls == ["lock", "resume"]
 
 
+def test_who_is_cancelled_while_ranks_get_their_gpus_back_leaves_none_without(client: Client) -> None:
+    victim = subprocess.Popen(["sleep", "600"])
+
+    async def work() -> None:
+        reached, goes = asyncio.Event(), asyncio.Event()
+
+        async def resume(pids: list[int], seconds: float, one_by_one: bool = False) -> None:
+            reached.set()
+            await goes.wait()
+            raise Stuck("no memory", pids)
+
+        client.resume = resume  # type: ignore[method-assign]
+        task = asyncio.create_task(cycle(gpus(client), Users({victim.pid: process(victim.pid, 101)}), []))
+        await reached.wait()
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+        assert not task.done()
+        goes.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    run(work())
+    assert victim.wait(30) == -9
+
+
 def test_when_nobody_knows_whether_they_run_they_are_killed(client: Client) -> None:
     victim = subprocess.Popen(["sleep", "600"])
     client.trouble = {"resume": [SlurmckptError("the driver did not answer")], "state": [SlurmckptError("no answer")]}
