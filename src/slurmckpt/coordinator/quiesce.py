@@ -54,7 +54,7 @@ class Quiesced:
         self._boundaries.append(reached)
 
     def release(self) -> None:
-        """Let all ranks go."""
+        """Let all ranks go. In the event loop's own thread: it takes no time, and cannot be cancelled."""
         for one in self._boundaries:
             try:
                 one.release()
@@ -79,7 +79,7 @@ async def quiesce(pods: Sequence[Pod], shm: Path, settings: Gate) -> AsyncIterat
         try:
             yield quiesced
         finally:
-            await asyncio.to_thread(quiesced.release)
+            quiesced.release()
 
 
 async def _reach(regions: Sequence[tuple[Pod, Region]], settings: Gate) -> Quiesced:
@@ -99,16 +99,25 @@ async def _reach(regions: Sequence[tuple[Pod, Region]], settings: Gate) -> Quies
 
 
 async def _attempt(regions: Sequence[tuple[Pod, Region]], patience: float) -> tuple[Quiesced, NoBoundary | None]:
-    """All pods at once; when one misses, all are let go."""
+    """All pods at once; when one misses, or whoever asks is cancelled, all are let go."""
     quiesced, waiting = Quiesced(time.monotonic()), boundary.Patience(total=patience)
-    tries = [boundary.close(region, gating.alive_in(pod), waiting) for pod, region in regions]
-    answers = await asyncio.gather(*tries, return_exceptions=True)
-    for answer in answers:
-        if isinstance(answer, Boundary):
-            quiesced.add(answer)
-    missed = [answer for answer in answers if not isinstance(answer, Boundary)]
+
+    async def reach(pod: Pod, region: Region) -> NoBoundary | None:
+        answer = await boundary.close(region, gating.alive_in(pod), waiting)
+        if isinstance(answer, NoBoundary):
+            return answer
+        # Here and not when all have come: who is cancelled before that must know of it.
+        quiesced.add(answer)
+        return None
+
+    try:
+        answers = await asyncio.gather(*(reach(*each) for each in regions), return_exceptions=True)
+    except BaseException:
+        quiesced.release()
+        raise
+    missed = [answer for answer in answers if answer is not None]
     if missed:
-        await asyncio.to_thread(quiesced.release)
+        quiesced.release()
     errors = [answer for answer in missed if isinstance(answer, BaseException)]
     if errors:
         raise errors[0]

@@ -118,6 +118,35 @@ def test_ranks_that_went_on_before_the_freeze_are_noticed(tmp_path: Path, core: 
         asyncio.run(scene())
 
 
+@pytest.mark.parametrize("seconds", [0.3, 1.3])
+def test_who_is_cancelled_leaves_no_gate_closed(tmp_path: Path, core: Core, seconds: float) -> None:
+    """Pod 1 stands at its boundary long before that: nobody may go on to hold it there. Also in the second attempt."""
+    path = gating.path_of(tmp_path, "0")
+    for step in ("0", "1"):
+        Region.create(gating.path_of(tmp_path, step), -1, -1).close()
+    workers = [Worker(core, path, 0, 5), Worker(core, path, 1, 0)]
+    wait_until(lambda: counts(path) == [5, 0], "rank 0 is ahead")
+
+    async def scene() -> None:
+        async with quiesce.quiesce([pod(tmp_path, "0"), pod(tmp_path, "1")], tmp_path, SETTINGS):
+            pytest.fail("there is no boundary")
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(scene())
+        await asyncio.sleep(seconds)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(cancelled())
+    for step in ("0", "1"):
+        with Region.open(gating.path_of(tmp_path, step)) as region:
+            assert not region.header().closed
+    assert [thread.name for thread in threading.enumerate() if thread.name == "gate"] == []
+    for worker in workers:
+        worker.thread.join()
+
+
 def test_whatever_happens_within_the_gate_opens(tmp_path: Path) -> None:
     path = gating.path_of(tmp_path, "0")
     Region.create(path, -1, -1).close()
