@@ -129,22 +129,47 @@ static int wanted_error(enum call call, int pid)
 	return code;
 }
 
-static void stage(enum call call, const char *when, int pid)
+/* What the settings want to happen at this place of this call. */
+static void wanted_event(enum call call, const char *when, int pid, char *what, size_t size)
 {
-	char key[64], what[32];
+	char key[64];
 
 	snprintf(key, sizeof(key), "%s.%s.%d", names[call], when, pid);
-	settings_text(key, "", what, sizeof(what));
+	settings_text(key, "", what, size);
 	if (!*what) {
 		snprintf(key, sizeof(key), "%s.%s", names[call], when);
-		settings_text(key, "", what, sizeof(what));
+		settings_text(key, "", what, size);
 	}
+}
+
+/* Tell whoever watches that this call has come so far. */
+static void leave_mark(enum call call, const char *when)
+{
+	char path[512];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/%s.%s", settings_directory(), names[call], when);
+	file = fopen(path, "we");
+	if (file)
+		fclose(file);
+}
+
+static void stage(enum call call, const char *when, int pid)
+{
+	char what[32];
+
+	wanted_event(call, when, pid, what, sizeof(what));
 	if (!strcmp(what, "die-target") || !strcmp(what, "die-both"))
 		kill(pid, SIGKILL);
 	if (!strcmp(what, "die-caller") || !strcmp(what, "die-both"))
 		kill(getpid(), SIGKILL);
 	while (!strcmp(what, "hang"))
 		pause_ms(1000);
+	while (!strcmp(what, "wait")) {
+		leave_mark(call, when);
+		pause_ms(5);
+		wanted_event(call, when, pid, what, sizeof(what));
+	}
 }
 
 static int begin(enum call call, int pid, struct simulated **target)

@@ -106,6 +106,9 @@ class CudaClient:
 
     async def _in_turn(self, verb: str, pids: list[int], limit: float, arguments: dict[str, object]) -> Any:
         async with self._one_at_a_time:
+            if not self._held and self._process is not None and self._process.poll() is not None:
+                log.warning("the keeper of the CUDA agent has died: both are replaced")
+                self._kill()
             if verb in ("lock", "checkpoint", "restore", "resume"):
                 self._held |= set(pids)
             try:

@@ -1,15 +1,12 @@
-"""The CUDA agent over a simulated device: real processes, of which each may die in each state."""
+"""The CUDA agent over a simulated device, with real processes. Who may die in which state: test_deaths.py."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import psutil
@@ -157,84 +154,32 @@ def test_a_rank_dies_in_each_call(hardware: simulated.Hardware, start_rank: Star
     assert ranks[1].do("sha") == before
 
 
-_COORDINATOR = """
-import asyncio, sys
-from slurmckpt.capture.cuda.client import CudaClient
-
-async def main():
-    cuda, pids, last = CudaClient(), [int(word) for word in sys.argv[2:]], sys.argv[1]
-    for name, step in (("lock", lambda: cuda.lock(pids, 5.0)), ("checkpoint", lambda: cuda.checkpoint(pids, 60)),
-                       ("restore", lambda: cuda.resume(pids, 60))):
-        work = asyncio.ensure_future(step())
-        if name == last:
-            print("in", name, flush=True)
-            await asyncio.sleep(600)
-        await work
-        if name + "ed" == last:
-            print("after", name, flush=True)
-            await asyncio.sleep(600)
-
-asyncio.run(main())
-"""
-
-
-# Silence counts as death after 20 s: one such state says enough.
-STATES = ("lock", "locked", "checkpoint", "checkpointed", "restore")
-DEATHS = [*((state, signal.SIGKILL) for state in STATES), ("checkpointed", signal.SIGSTOP)]
-# An error that ends it in an orderly way, which closes its event loop.
-DEATHS += [("locked", signal.SIGINT), ("checkpoint", signal.SIGINT), ("checkpointed", signal.SIGINT)]
-
-
-@contextmanager
-def coordinator_in(state: str, hardware: simulated.Hardware, pids: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
-    """A coordinator that has brought these ranks into `state`, or is just about to; killed in the end."""
-    hardware.set(**{f"{name}__delay_ms": 300 for name in CALLS if name == state})
-    environment = os.environ | hardware.environment | {"PYTHONPATH": str(ROOT / "src")}
-    coordinator = subprocess.Popen(
-        [sys.executable, "-c", _COORDINATOR, state, *map(str, pids)], env=environment, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert coordinator.stdout is not None
-        assert coordinator.stdout.readline().split()[1] in state
-        yield coordinator
-    finally:
-        coordinator.kill()
-        coordinator.wait()
-
-
-@pytest.mark.parametrize(("state", "how"), DEATHS)
-def test_the_coordinator_dies_or_stops_in_each_state(
-    hardware: simulated.Hardware, start_rank: StartRank, state: str, how: signal.Signals
+def test_a_keeper_that_has_died_is_replaced_before_the_next_capture(
+    hardware: simulated.Hardware, start_rank: StartRank
 ) -> None:
-    """The agent outlives it, brings all ranks back by itself, and ends."""
-    ranks, pids = pair(start_rank)
-    before = [rank.do("sha") for rank in ranks]
-    with coordinator_in(state, hardware, pids) as coordinator:
-        coordinator.send_signal(how)
-        for rank in ranks:
-            rank.tell("sha")
-        assert [rank.answer(90.0) for rank in ranks] == before
+    """Nobody hears of its death; but without one, nobody is left when coordinator and agent die at once."""
+    _, pids = pair(start_rank)
 
+    async def work() -> None:
+        async with client(hardware) as cuda:
+            await cuda.devices()
+            (keeper,) = agents()
+            keeper.kill()
 
-@pytest.mark.parametrize("state", STATES)
-def test_coordinator_and_agent_die_at_once_in_each_state(
-    hardware: simulated.Hardware, start_rank: StartRank, state: str
-) -> None:
-    """The agent's keeper is left, and sees to the ranks."""
-    ranks, pids = pair(start_rank)
-    before = [rank.do("sha") for rank in ranks]
-    with coordinator_in(state, hardware, pids) as coordinator:
-        deadline = time.monotonic() + SECONDS
-        while len(processes := psutil.Process(coordinator.pid).children(recursive=True)) < 2:
-            assert time.monotonic() < deadline, "the agent did not start"
-            time.sleep(0.01)
-        # Neither may act on the other's death.
-        coordinator.send_signal(signal.SIGSTOP)
-        processes[1].kill()
-        coordinator.kill()
-        for rank in ranks:
-            rank.tell("sha")
-        assert [rank.answer(90.0) for rank in ranks] == before
+            async def is_dead() -> bool:
+                return keeper.status() == psutil.STATUS_ZOMBIE
+
+            await comes(is_dead)
+            await cuda.lock(pids, 5.0)
+            (another,) = agents()
+            assert another != keeper and len(another.children()) == 1
+            await cuda.resume(pids, SECONDS)
+
+    def agents() -> list[psutil.Process]:
+        children = psutil.Process().children()
+        return [one for one in children if one.pid not in pids and one.status() != psutil.STATUS_ZOMBIE]
+
+    run(work())
 
 
 def test_a_driver_that_hangs_is_given_up(hardware: simulated.Hardware, start_rank: StartRank) -> None:
