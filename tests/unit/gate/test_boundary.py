@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,8 +11,9 @@ import pytest
 
 from slurmckpt.capture.gate import boundary, layout
 from slurmckpt.capture.gate.judge import judge
-from slurmckpt.capture.gate.region import Region
+from slurmckpt.capture.gate.region import GateError, Region
 from tests.unit.gate.core import Core, Process
+from tests.unit.gate.nccl import wait_until
 
 EXPIRED_AT = layout.CLOSED_AT + 44  # written by ranks
 PATIENCE = boundary.Patience(stall=1.0, total=10.0)
@@ -124,6 +127,102 @@ def test_a_thread_goes_on_for_another_one_of_its_process_after_a_stall(region: R
     assert first.operation(0) and first.operation(0)
     assert first.operation(1)
     assert not first.operation(1)
+
+
+def test_leave_of_an_earlier_request_is_no_leave(region: Racing, ranks: list[Rank]) -> None:
+    """Neither that of one rank, nor that of all threads to go on for each other."""
+    first, second = ranks
+    assert first.operation(1, thread=1) and second.operation(1, thread=1)
+    assert second.operation(1, thread=1)
+    (member, *_) = region.snapshot().members
+    region.write(member.granted_at, member.granted + 1)
+    region.write(layout.WIDE_AT, 1)
+    begin(region)
+    assert not first.operation(0)
+
+
+def test_a_rank_that_has_not_come_to_this_pod_may_be_anywhere(region: Racing, core: Core, tmp_path: Path) -> None:
+    """Still on its way, or on another node: nobody knows what it has enqueued."""
+    only = Process(core, tmp_path / "gate", 100)
+    assert only.try_join(only.join(1, 2, 0))
+    closing = begin(region)
+    assert [closing.step(0.0), closing.step(0.1)] == [False, False]
+    given_up = closing.step(10.0)
+    assert isinstance(given_up, boundary.NoBoundary)
+    assert "1 of the 2 ranks of communicator 0000000000000001 have come to this pod" in given_up.reason
+
+
+def test_who_is_awaited_in_a_new_communicator_comes_to_it(region: Racing, ranks: list[Rank]) -> None:
+    """And only there: a communicator that nobody is a member of waits until the gate opens."""
+    first, second = (rank.process for rank in ranks)
+    assert first.try_join(first.join(3, 2, 0))
+    begin(region)
+    assert second.try_join(second.join(3, 2, 1))
+    assert not second.try_join(second.join(4, 2, 1))
+
+
+def test_sends_and_receives_whose_peers_nobody_knows_yet_concern_everybody(region: Racing, ranks: list[Rank]) -> None:
+    """As long as who has called them is inside: what it enqueues may wait for this rank."""
+    first, second = ranks
+    assert first.threads[0].try_enter(first.handles[0])
+    first.threads[0].transfer(first.handles[0], sends=True)
+    begin(region)
+    assert second.threads[0].try_enter(second.handles[0])
+
+
+def test_what_a_rank_has_enqueued_before_it_left_must_be_enqueued(region: Racing, ranks: list[Rank]) -> None:
+    first, second = ranks
+    assert first.operation() and second.operation() and first.operation()
+    begin(region)
+    first.process.leave(first.handles[0])
+    assert second.operation()
+    assert not second.operation()
+
+
+def test_ranks_stay_at_a_boundary_for_longer_than_the_lease(region: Racing, ranks: list[Rank]) -> None:
+    """Signs of life come as long as it is kept, and not for longer."""
+    first, _ = ranks
+    closing = boundary.Closing(region, lambda pid: True, PATIENCE, lease=1.5)
+    closing.begin(0.0)
+    thread = threading.Thread(target=lambda: first.threads[0].enter(first.handles[0]))
+    thread.start()
+    try:
+        wait_until(lambda: bool(region.snapshot().members[0].held), "the rank is held")
+        assert [closing.step(0.0), closing.step(0.1)] == [False, True]
+        reached = boundary.Boundary(closing)
+        thread.join(2.5)
+        assert thread.is_alive() and reached.still_holds()
+        reached.release()
+    finally:
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_whatever_happens_on_the_way_the_gate_opens(region: Racing, ranks: list[Rank]) -> None:
+    """Who waits for the boundary is cancelled; or finds that the memory is no gate any more."""
+    assert ranks[0].operation()
+
+    async def cancelled() -> None:
+        closing = asyncio.create_task(boundary.close(region, lambda pid: True, PATIENCE))
+        while not region.header().closed:
+            await asyncio.sleep(0.001)
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert closing.cancelled()
+
+    asyncio.run(cancelled())
+    assert not region.header().closed
+
+    def damage(offset: int) -> None:
+        if offset == layout.BEAT_AT:
+            region.before = lambda offset: None
+            region.write(0, 0)
+
+    region.before = damage
+    with pytest.raises(GateError, match="has been overwritten"):
+        asyncio.run(boundary.close(region, lambda pid: True, PATIENCE))
+    region.write(0, int.from_bytes(layout.empty()[:4], "little"))
+    assert not region.header().closed
 
 
 def test_a_new_request_counts_after_one_that_was_opened_from_inside(region: Racing, ranks: list[Rank]) -> None:
