@@ -5,6 +5,7 @@
 # make test-trixie, make test-linuxproc    the cluster tests on Slurm 24.11, and with proctrack/linuxproc
 # make test-all   also those that wait for time limits, preemptions and nodes given up (root; half as long again)
 # make soak       200 jobs under random failures (root)
+# make mutants    faults put into the gate and the capture of GPU state: does a test notice each? (an hour)
 # make check      linters and types
 # make docs       bring the generated parts of docs/ up to date
 
@@ -22,7 +23,7 @@ PYTEST := $(TOOLS)/bin/python -m pytest
 WORKERS ?= 4
 PARALLEL = --numprocesses $(WORKERS) --dist loadfile
 
-.PHONY: all install install-hooks install-package deps check test test-all test-unit test-cluster test-trixie test-linuxproc demo soak bench docs proto clean
+.PHONY: all install install-hooks install-package deps check test test-all test-unit test-cluster test-trixie test-linuxproc demo soak bench mutants docs proto clean
 
 all:
 	$(MAKE) -C pod
@@ -110,6 +111,9 @@ bench: deps
 docs: deps
 	$(TOOLS)/bin/python -m tests.cluster.faults
 	$(TOOLS)/bin/python -m tests.unit.modulemap
+
+mutants: deps
+	$(TOOLS)/bin/python tests/mutants/run.py
 
 # The generated modules are committed, so that an installation needs no compiler for them. grpcio-tools 1.74 writes code of protobuf 6.31.
 proto:
