@@ -43,10 +43,10 @@ install:
 	test -e $(DESTDIR)$(SYSCONFDIR)/slurmckpt.toml || install -m 0644 etc/slurmckpt.toml $(DESTDIR)$(SYSCONFDIR)/slurmckpt.toml
 	ln -sf $(VENV)/bin/slurmckpt $(DESTDIR)$(PREFIX)/bin/slurmckpt
 	install -d -m 0755 $(DESTDIR)$(PREFIX)/lib/systemd/system
-	for unit in register prune; do \
-		sed 's|/usr/bin/|$(PREFIX)/bin/|' etc/systemd/slurmckpt-$$unit.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/slurmckpt-$$unit.service && \
-		install -m 0644 etc/systemd/slurmckpt-$$unit.timer $(DESTDIR)$(PREFIX)/lib/systemd/system/slurmckpt-$$unit.timer || exit 1; \
+	for unit in register prune selftest; do \
+		sed 's|/usr/bin/|$(PREFIX)/bin/|' etc/systemd/slurmckpt-$$unit.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/slurmckpt-$$unit.service || exit 1; \
 	done
+	install -m 0644 etc/systemd/slurmckpt-register.timer etc/systemd/slurmckpt-prune.timer $(DESTDIR)$(PREFIX)/lib/systemd/system/
 	install -D -m 0644 etc/logrotate/slurmckpt $(DESTDIR)/etc/logrotate.d/slurmckpt
 
 # What slurmd and slurmctld run: the sources run as they are, with the default paths.

@@ -194,6 +194,8 @@ def test_the_selftest_on_a_node(gpus: Cluster) -> None:
     play(gpus, "n1", checkpoint__error=801)
     failed = gpus.run("slurmckpt", "selftest", "--gpu", user="root", node="n1", check=False)
     assert failed.returncode == 1 and "(801)" in failed.stdout
+    again = gpus.run("slurmckpt", "selftest", "--gpu", "--once", user="root", node="n1", check=False)
+    assert again.returncode == 1 and "(found since this node was booted)" in again.stdout
     doctor = gpus.run("slurmckpt", "doctor", user="root", node="n1", check=False)
     assert "selftest --gpu has failed since this node was booted" in doctor.stdout
     gpus.root("n1", "rm /run/slurmckpt/gpu-selftest.json")

@@ -23,13 +23,16 @@ from slurmckpt.units import format_bytes, parse_size
 @click.command()
 @click.option("--gpu", "on_gpu", is_flag=True, required=True, help="Capture a small CUDA program and compare.")
 @click.option("--size", default="16M", metavar="SIZE", help="How much GPU memory it has (default 16M).")
+@click.option(
+    "--once", is_flag=True, help="Only where it has not been tried since the boot, and nothing where there is no GPU."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(on_gpu: bool, size: str, as_json: bool) -> None:
+def command(on_gpu: bool, size: str, once: bool, as_json: bool) -> None:
     """Find out whether GPU state can be captured on this node. Run it as root on a node whose first GPU is free.
 
     A tiny CUDA program is locked, checkpointed, restored, unlocked and compared. The answer is kept until the next
     boot: when it is no, GPU jobs run here without checkpoints, and their output has the reason. Exit status 1: it is
-    no.
+    no. slurmckpt-selftest.service does it once a boot, before slurmd starts.
     """
     assert on_gpu
     if os.geteuid() != 0:
@@ -41,10 +44,16 @@ def command(on_gpu: bool, size: str, as_json: bool) -> None:
     settings = config.load()
     facts = gpu() | {key: value for key, value in host("").items() if key == "host.arch"}
     if "gpu.driver" not in facts and "gpu.error" not in facts:
+        if once:
+            return
         raise SlurmckptError("there is no NVIDIA GPU on this node")
+    if once and (told := gpu_answer.known(settings, facts)) is not None:
+        click.echo(f"{_verdict(told)} (found since this node was booted)")
+        sys.exit(1 if told else 0)
     known = obstacles(facts)
     answer = asyncio.run(_try(settings, amount))
-    gpu_answer.keep(settings, facts, answer.failure)
+    if answer.conclusive:
+        gpu_answer.keep(settings, facts, answer.failure)
     if as_json:
         click.echo(json.dumps({**vars(answer), "obstacles": known, "driver": facts.get("gpu.driver", "")}, indent=2))
     else:
@@ -53,8 +62,12 @@ def command(on_gpu: bool, size: str, as_json: bool) -> None:
             click.echo(f"  {name:10}  {seconds:7.3f} s  {format_bytes(int(amount / max(seconds, 1e-6)))}/s")
         for sentence in known:
             click.echo(f"  known: {sentence}")
-        click.echo(f"GPU state cannot be captured: {answer.failure}" if answer.failure else "GPU state can be captured")
+        click.echo(_verdict(answer.failure) if answer.conclusive else f"it was not tried: {answer.failure}")
     sys.exit(1 if answer.failure else 0)
+
+
+def _verdict(failure: str) -> str:
+    return f"GPU state cannot be captured: {failure}" if failure else "GPU state can be captured"
 
 
 async def _try(settings: config.Settings, amount: int) -> selftest.Answer:

@@ -23,13 +23,18 @@ def keep(settings: Settings, facts: Mapping[str, str], failure: str) -> None:
     draft.replace(settings.paths.run / _NAME)
 
 
+def known(settings: Settings, facts: Mapping[str, str]) -> str | None:
+    """Why GPU state cannot be captured here, empty when it can; None when it has not been tried."""
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads((settings.paths.run / _NAME).read_text(encoding="utf-8"))
+        if isinstance(found, dict) and {key: found.get(key) for key in _about(facts)} == _about(facts):
+            return str(found.get("failure", ""))
+    return None
+
+
 def failure(settings: Settings, facts: Mapping[str, str]) -> str:
     """Why GPU state cannot be captured here, as far as it has been tried; otherwise empty."""
-    with contextlib.suppress(OSError, ValueError):
-        known = json.loads((settings.paths.run / _NAME).read_text(encoding="utf-8"))
-        if isinstance(known, dict) and {key: known.get(key) for key in _about(facts)} == _about(facts):
-            return str(known.get("failure", ""))
-    return ""
+    return known(settings, facts) or ""
 
 
 def _about(facts: Mapping[str, str]) -> dict[str, str]:

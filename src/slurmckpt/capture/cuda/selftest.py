@@ -15,6 +15,7 @@ from pathlib import Path
 
 from slurmckpt.capture.cuda import find
 from slurmckpt.capture.cuda.client import CudaClient
+from slurmckpt.capture.cuda.errors import Unavailable
 from slurmckpt.errors import SlurmckptError
 
 _PATIENCE = 120.0
@@ -23,12 +24,19 @@ _LOCK_SECONDS = 10.0
 
 @dataclass
 class Answer:
-    """failure: why not, empty when it can. gpu: the name of the GPU it was tried on. seconds: by call."""
+    """failure: why not, empty when it can. conclusive: it was tried; otherwise the GPU was not free, or something is
+    missing. gpu: the name of the GPU it was tried on. seconds: by call.
+    """
 
     failure: str = ""
+    conclusive: bool = True
     gpu: str = ""
     size: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+class _NotTried(SlurmckptError):
+    """The probe did not come so far that anything of it could be captured."""
 
 
 async def run(client: CudaClient, probe: Path, size: int, environment: Mapping[str, str] | None = None) -> Answer:
@@ -42,10 +50,12 @@ async def run(client: CudaClient, probe: Path, size: int, environment: Mapping[s
             *(str(probe), str(size)), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=given
         )
     except OSError as error:
-        answer.failure = f"{probe} cannot be executed: {error.strerror}"
+        answer.failure, answer.conclusive = f"{probe} cannot be executed: {error.strerror}", False
         return answer
     try:
         await _cycle(client, process, answer)
+    except (_NotTried, Unavailable) as error:
+        answer.failure, answer.conclusive = str(error), False
     except SlurmckptError as error:
         answer.failure = str(error)
     except asyncio.TimeoutError:
@@ -60,7 +70,7 @@ async def run(client: CudaClient, probe: Path, size: int, environment: Mapping[s
 async def _cycle(client: CudaClient, process: asyncio.subprocess.Process, answer: Answer) -> None:
     hello = (await _line(process)).split(" ", 2)
     if hello[0] != "ready":
-        raise SlurmckptError(f"the probe could not use the GPU: {' '.join(hello)}")
+        raise _NotTried(f"the probe could not use the GPU: {' '.join(hello) or 'it ended'}")
     answer.gpu = hello[-1]
     await _tell(process, "run")
     before = await _tell(process, "sum")

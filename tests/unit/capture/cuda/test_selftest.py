@@ -38,22 +38,24 @@ def test_a_node_that_can(hardware: simulated.Hardware, probe: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "reason"),
+    ("settings", "reason", "conclusive"),
     [
-        ({"lock.error": 801}, "cannot be checkpointed (801)"),
-        ({"checkpoint.error": 304}, "CAP_SYS_PTRACE"),
-        ({"restore.error": 999}, "the driver answers 999"),
-        ({"cuda": 12040}, "it knows CUDA 12.4"),
-        ({"devices": 0}, "the probe could not use the GPU: error cuInit 100"),
-        ({"memory": 1000}, "the probe could not use the GPU: error cuMemAlloc 2"),
-        ({"checkpoint.after": "die-target"}, "process"),
+        ({"lock.error": 801}, "cannot be checkpointed (801)", True),
+        ({"checkpoint.error": 304}, "CAP_SYS_PTRACE", True),
+        ({"restore.error": 999}, "the driver answers 999", True),
+        ({"cuda": 12040}, "it knows CUDA 12.4", False),
+        ({"devices": 0}, "the probe could not use the GPU: error cuInit 100", False),
+        ({"memory": 1000}, "the probe could not use the GPU: error cuMemAlloc 2", False),
+        ({"checkpoint.after": "die-target"}, "process", True),
+        ({"restore.after": "die-target"}, "the probe failed on the GPU: it ended", True),
     ],
 )
 def test_a_node_that_cannot(
-    hardware: simulated.Hardware, probe: Path, settings: dict[str, object], reason: str
+    hardware: simulated.Hardware, probe: Path, settings: dict[str, object], reason: str, conclusive: bool
 ) -> None:
     hardware.set(**{key.replace(".", "__"): value for key, value in settings.items()})
-    assert reason in answer(hardware, probe).failure
+    found = answer(hardware, probe)
+    assert reason in found.failure and found.conclusive is conclusive
 
 
 def test_a_probe_that_is_missing(hardware: simulated.Hardware, tmp_path: Path) -> None:
