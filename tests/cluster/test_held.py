@@ -53,7 +53,7 @@ def test_a_refused_job_runs_on_and_is_told_once(cluster: Cluster, directory: Pat
     assert [one for one in job.output().splitlines() if one != line] == chain(120)
     assert job.output().count("checkpoint skipped") == 1
     shown = cluster.run("slurmckpt", "status", str(job.number)).stdout
-    assert "checkpoints are skipped since " in shown
+    assert "checkpoints were skipped from " in shown
     # There, and once among the events.
     assert shown.count("srun --mpi=none") == 2 and shown.count("checkpoint skipped") == 1
 

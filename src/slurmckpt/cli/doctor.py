@@ -9,10 +9,10 @@ from collections import Counter
 from dataclasses import asdict
 
 import click
-from rich.console import Console
 from rich.markup import escape
 
 from slurmckpt import __version__
+from slurmckpt.cli.console import console
 from slurmckpt.doctor import checks
 from slurmckpt.doctor.finding import Finding, Verdict
 from slurmckpt.doctor.host import Host, examine
@@ -39,20 +39,20 @@ def command(as_json: bool, name: str | None) -> None:
 
 def _print(host: Host) -> list[Finding]:
     """Each finding on a line as it comes, with its remedy below; then how many there were."""
-    console = Console(highlight=False, soft_wrap=True)
+    terminal = console()
     who = "root" if host.root else "user"
-    console.print(f"slurmckpt {__version__} on {escape(host.name)} ({', '.join(host.roles)}), as {who}")
+    terminal.print(f"slurmckpt {__version__} on {escape(host.name)} ({', '.join(host.roles)}), as {who}")
     found = []
     for name, finding in checks.run(host):
         style = _STYLES[finding.verdict]
-        console.print(f"[{style}]{finding.verdict:8}[/] {name:{_WIDTH}}  {escape(finding.text)}")
+        terminal.print(f"[{style}]{finding.verdict:8}[/] {name:{_WIDTH}}  {escape(finding.text)}")
         if finding.remedy:
-            console.print(f"{'':8} {'':{_WIDTH}}  -> {escape(finding.remedy)}")
+            terminal.print(f"{'':8} {'':{_WIDTH}}  -> {escape(finding.remedy)}")
         found.append(finding)
     counts = Counter(finding.verdict for finding in found)
     words = {"problem": counts["problem"], "warning": counts["warning"]}
     parts = [f"{count or 'no'} {word}{'' if count == 1 else 's'}" for word, count in words.items()]
-    console.print(f"{', '.join(parts)}, {counts['skipped']} of {len(found)} checks skipped")
+    terminal.print(f"{', '.join(parts)}, {counts['skipped']} of {len(found)} checks skipped")
     return found
 
 

@@ -8,12 +8,17 @@ import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
 from slurmckpt.cli.jobid import JobName
 from slurmckpt.errors import SlurmckptError, SlurmError
 from slurmckpt.identity import JobIdentity
 from slurmckpt.slurm.select import select
 from slurmckpt.store.layout import JobStore
 from slurmckpt.store.record import read
+
+# What --checkpoint-dir takes in a command: a misspelt one would look like a store without jobs.
+STORE = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
 
 
 def stores(root: Path, job_id: int | None = None) -> list[JobStore]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from slurmckpt.cli.console import console, table
+from slurmckpt.cli.jobview import time_of
 from slurmckpt.errors import SlurmError
 from slurmckpt.slurm.select import select
 from slurmckpt.store.record import Attempt, Record
+from slurmckpt.units import format_bytes
 
-_MAX_NAME = 20
+_MAX_NAME = 16
 
 
 def slurm_states() -> dict[int, str]:
@@ -31,32 +32,42 @@ def state_of(record: Record, states: dict[int, str]) -> str:
     return (record.attempts[-1].outcome or "-") if record.attempts else "-"
 
 
-def show(table: Table, found: list[tuple[Record, int]], states: dict[int, str], with_user: bool) -> None:
-    """Print the table. found: each record with the number of its checkpoints that are kept."""
-    headings = ["job", *(["user"] if with_user else []), "name", "state", "node", "attempts", "kept", "began"]
-    for heading in headings:
-        table.add_column(heading, no_wrap=heading != "began")
-    for record, kept in found:
+def show(found: list[tuple[Record, set[int]]], states: dict[int, str], with_user: bool) -> None:
+    """Print the table. found: each record with its checkpoints that are kept."""
+    headings = ["job", *(["user"] if with_user else []), "name", "state", "node", "attempts", "kept", "stored", "last"]
+    lines = table(*headings, "started")
+    for record, kept in sorted(found, key=lambda each: _order(each[0])):
         last = record.attempts[-1] if record.attempts else None
-        table.add_row(
+        notes = [note for note in record.checkpoints if note.seq in kept]
+        lines.add_row(
             escape(record.array or str(record.job_id)),
             *([escape(record.user)] if with_user else []),
             escape(_short(record.name) or "-"),
             escape(state_of(record, states)),
             escape(last.node) if last else "-",
             str(len(record.attempts)),
-            str(kept),
-            _began(last) if last else "-",
+            str(len(kept)),
+            format_bytes(sum(note.stored_bytes for note in notes)) if notes else "-",
+            time_of(notes[-1].time) if notes else "-",
+            _started(last) if last else "-",
         )
-    Console(highlight=False, soft_wrap=True).print(table)
+    console().print(lines)
+
+
+def _order(record: Record) -> tuple[int, int]:
+    """By number, and the tasks of an array one after the other, although their raw ids are not."""
+    array, _, task = record.array.partition("_")
+    if array.isdecimal() and task.isdecimal() and len(record.array) < 25:
+        return int(array), int(task)
+    return record.job_id, 0
 
 
 def _short(name: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
-def _began(attempt: Attempt) -> str:
-    """How its last attempt began, in two words: the reason is in the job's own status."""
+def _started(attempt: Attempt) -> str:
+    """How its last attempt began, in a word: the reason is in the job's own status."""
     if attempt.restored_from is not None:
-        return f"restored #{attempt.restored_from}"
-    return "cold start" if attempt.cold_start is not None else "beginning"
+        return f"from #{attempt.restored_from}"
+    return "cold" if attempt.cold_start is not None else "afresh"

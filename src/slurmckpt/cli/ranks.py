@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+
+from slurmckpt.cli.console import table
 
 _SHOWN = 64
 
@@ -17,13 +17,11 @@ def show(console: Console, live: dict[str, Any]) -> None:
     ranks = live.get("ranks") or []
     if not ranks:
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("step", "communicator", "rank", "pid", "is", "enqueued", "last operation"):
-        table.add_column(column)
+    lines = table("step", "communicator", "rank", "pid", "is", "enqueued", "last operation")
     for rank in ranks[:_SHOWN]:
         missing = f" ({rank['missing']} behind)" if rank["missing"] else ""
         last = f"{rank['last']} of {rank['elements']}" if rank["last"] else "-"
-        table.add_row(
+        lines.add_row(
             escape(str(rank["step"])),
             escape(str(rank["communicator"])),
             f"{rank['rank']} of {rank['ranks']}",
@@ -32,7 +30,7 @@ def show(console: Console, live: dict[str, Any]) -> None:
             f"{rank['operations']}{missing}",
             escape(last),
         )
-    console.print(table)
+    console.print(lines)
     if len(ranks) > _SHOWN:
         console.print(f"and {len(ranks) - _SHOWN} more (--json has them)")
     for line in live.get("waits_for") or []:

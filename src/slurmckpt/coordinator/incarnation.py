@@ -112,7 +112,7 @@ async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | No
         epoch = await lease.take(store, files, spec.node, spec.restart_count + 1)
         taken = time.monotonic()
         disowned = await retention.disown(store, files)
-        journal = await Journal.open(store, files, spec, epoch, known.job)
+        journal = await Journal.open(store, files, spec, epoch, known.job, str(spec.interval(settings)))
 
         def unfit(manifest: Manifest) -> str:
             if manifest.script_status is not None:

@@ -35,13 +35,20 @@ class Journal:
 
     @classmethod
     async def open(
-        cls, store: JobStore, files: UserFiles, spec: JobSpec, epoch: int, job: JobInfo | None = None
+        cls,
+        store: JobStore,
+        files: UserFiles,
+        spec: JobSpec,
+        epoch: int,
+        job: JobInfo | None = None,
+        interval: str = "",
     ) -> Journal:
-        """Begin this incarnation's attempt. job: what Slurm says of it."""
+        """Begin this incarnation's attempt. job: what Slurm says of it. interval: of its checkpoints."""
         kept = await record.load(store, files)
         if job is not None:
             kept.name, kept.array = one_line(job.name)[:_MAX_NAME], job.array
         kept.skipped = None
+        kept.interval = interval
         cls.mark_lost(kept)
         attempt = Attempt(epoch=epoch, node=spec.node, started=time.time())
         kept.attempts.append(attempt)

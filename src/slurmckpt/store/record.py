@@ -100,7 +100,7 @@ class Record:
 
     name: the job's own. array: `12_3` for a task of an array. removed: when and by whom its checkpoints were removed,
     as the end of a sentence; None when they were not, or there have been new ones since. skipped: why the last
-    checkpoint was not taken; None when it was.
+    checkpoint was not taken; None when it was. interval: what holds for the job, as parse_interval() takes it.
     """
 
     job_id: int
@@ -113,6 +113,7 @@ class Record:
     array: str = ""
     removed: str | None = None
     skipped: SkippedNote | None = None
+    interval: str = ""
     format: int = RECORD_FORMAT
 
     def add_event(self, time: float, text: str) -> None:
@@ -155,6 +156,7 @@ def read(store: JobStore) -> Record:
         array=_text(values, "array") or "",
         removed=_text(values, "removed"),
         skipped=_skipped(values.get("skipped")),
+        interval=_text(values, "interval") or "",
     )
 
 

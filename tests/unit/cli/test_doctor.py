@@ -41,14 +41,14 @@ def examined(monkeypatch: pytest.MonkeyPatch, *arguments: str, **findings: Findi
 def test_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     result = examined(
         monkeypatch,
-        key=problem("is [red]open[/]", "chmod 0400 it"),
+        key=problem("is [red]open[/]; accepted: H:M:S", "chmod 0400 it"),
         store=warning("is local", "share it"),
         pasta=ok("/usr/bin/pasta"),
         log=skipped("only root can see it"),
     )
     assert result.output.splitlines() == [
         f"slurmckpt {__version__} on n1 (compute node), as root",
-        "problem  key     is [red]open[/]",
+        "problem  key     is [red]open[/]; accepted: H:M:S",
         "                 -> chmod 0400 it",
         "warning  store   is local",
         "                 -> share it",

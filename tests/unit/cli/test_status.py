@@ -72,7 +72,8 @@ class Shop:
         return store
 
     def status(self, *arguments: str) -> Result:
-        return CliRunner().invoke(main, ["status", *arguments], env={"COLUMNS": "2000"})
+        # What is shown does not depend on the terminal.
+        return CliRunner().invoke(main, ["status", *arguments], env={"COLUMNS": "20"})
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 
 
 def two_attempts(job_id: int = 7) -> Record:
-    found = Record(job_id, ME.pw_name, "linux")
+    found = Record(job_id, ME.pw_name, "linux", name="train", interval="600s")
     found.attempts = [
         Attempt(1, "n1", NOON, NOON + 60, "NODE_FAIL", steps=[StepNote("batch", 1, "ended", 9)]),
         Attempt(
@@ -114,18 +115,54 @@ def test_a_job(shop: Shop) -> None:
     (store.dir / "2").mkdir()
     done = shop.status("7")
     assert done.exit_code == 0
-    lines = [" ".join(line.split()) for line in done.output.splitlines() if line.strip(" ─")]
+    lines = [line.rstrip() for line in done.output.splitlines() if line.strip(" ─")]
     assert lines == [
-        f"job 7 of {ME.pw_name} on cluster linux",
-        "attempt node started ended began steps",
-        "1 n1 11-29 12:00:00 11-29 12:01:00 NODE_FAIL from the beginning batch: ended (signal 9)",
-        "2 n2 11-29 12:01:40 - restored from #2 in 0.14 s, 12 s of work repeated; refused #3: changed"
-        " batch: running, 0: ended (1)",
-        "checkpoint taken node steps size stored frozen kept",
-        "#1 11-29 12:00:20 n1 batch 436 MB 40 MB 0.28 s no",
-        "#2 11-29 12:00:48 n1 batch 437 MB 41 MB 0.30 s yes",
-        "11-29 12:00:50 checkpoint skipped: output did not settle",
+        f"job 7 of {ME.pw_name} on cluster linux (train), a checkpoint every 10m 00s",
+        "attempt 1 on n1, 11-29 12:00:00 to 11-29 12:01:00: NODE_FAIL",
+        "  from the beginning",
+        "  batch: ended (signal 9)",
+        "attempt 2 on n2, since 11-29 12:01:40",
+        "  restored from #2 in 0.14 s, 12 s of work repeated",
+        "  refused #3: changed",
+        "  batch: running, 0: ended (1)",
+        "checkpoint   taken            node   steps   size     stored   frozen   kept",
+        "#1           11-29 12:00:20   n1     batch   436 MB   40 MB    0.28 s   no",
+        "#2           11-29 12:00:48   n1     batch   437 MB   41 MB    0.30 s   yes",
+        "11-29 12:00:50  checkpoint skipped: output did not settle",
     ]
+
+
+@pytest.mark.parametrize(
+    ("interval", "shown"),
+    [
+        ("5400s", ", a checkpoint every 1h 30m 00s"),
+        ("auto", ", a checkpoint as often as pays (auto)"),
+        ("infinite", ", checkpoints only on request"),
+        ("off", ", no checkpoints"),
+        ("5 parsecs", ", 5 parsecs"),
+        ("", ""),
+    ],
+)
+def test_how_often_it_is_checkpointed(shop: Shop, interval: str, shown: str) -> None:
+    shop.job(7, Record(7, ME.pw_name, "linux", interval=interval))
+    assert shop.status("7").output.splitlines()[0] == f"job 7 of {ME.pw_name} on cluster linux{shown}"
+
+
+def test_many_checkpoints_are_shown_as_far_as_they_matter(shop: Shop) -> None:
+    """The last ten, and those which are kept, were they never so old."""
+    found = two_attempts()
+    found.checkpoints = [CheckpointNote(number, 1, NOON, 1, 1, 0, 0, 0, [], "n1") for number in range(1, 41)]
+    store = shop.job(7, found)
+    for kept in (7, 40):
+        (store.dir / str(kept)).mkdir()
+    lines = shop.status("7").output.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("#")] == [f"#{each}" for each in (7, *range(31, 41))]
+    assert "and 29 before them, which are not kept (--json has them)" in lines
+
+
+def test_an_attempt_whose_end_nobody_saw(shop: Shop) -> None:
+    shop.job(7, Record(7, ME.pw_name, "linux", [Attempt(1, "n1", NOON, outcome="lost")]))
+    assert "attempt 1 on n1, 11-29 12:00:00 to an unknown time: lost" in shop.status("7").output.splitlines()
 
 
 def test_json(shop: Shop) -> None:
@@ -154,10 +191,10 @@ def test_all_jobs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     done = shop.status()
     lines = [" ".join(line.split()) for line in done.output.splitlines() if line.strip(" ─")]
     assert lines == [
-        "job user name state node attempts kept began",
-        f"7 {ME.pw_name} training-with-a-ver… RUNNING n2 2 1 restored #2",
-        f"12 {ME.pw_name} - - - 0 0 -",
-        f"98_3 {ME.pw_name} sweep FAILED n3 2 0 cold start",
+        "job user name state node attempts kept stored last started",
+        f"7 {ME.pw_name} training-with-a… RUNNING n2 2 1 41 MB 11-29 12:00:48 from #2",
+        f"12 {ME.pw_name} - - - 0 0 - - -",
+        f"98_3 {ME.pw_name} sweep FAILED n3 2 0 - - cold",
     ]
     documents = json.loads(shop.status("--json").output)
     assert [(each["job_id"], each["state"]) for each in documents] == [(7, "RUNNING"), (12, "-"), (100, "FAILED")]
@@ -170,9 +207,25 @@ def test_all_jobs_of_a_user_fit_a_terminal(shop: Shop, monkeypatch: pytest.Monke
     found.name = "training-with-a-very-long-name"
     shop.job(4294967294, found)
     shop.lines = None
-    lines = shop.status().output.strip().splitlines()
-    assert lines[0].split() == ["job", "name", "state", "node", "attempts", "kept", "began"]
-    assert max(map(len, lines)) <= 88
+    lines = shop.status().output.rstrip().splitlines()
+    assert lines[0].split() == ["job", "name", "state", "node", "attempts", "kept", "stored", "last", "started"]
+    assert max(map(len, lines)) <= 104
+
+
+def test_the_tasks_of_an_array_stand_one_after_the_other(shop: Shop) -> None:
+    """The last of them has the array's own number."""
+    for job_id, array in ((7, "7_10"), (8, "7_1"), (9, "7_2"), (6, ""), (10, "7_x"), (11, "")):
+        shop.job(job_id, Record(job_id, ME.pw_name, "linux", array=array))
+    lines = shop.status().output.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["6", "7_1", "7_2", "7_10", "7_x", "11"]
+
+
+@pytest.mark.parametrize(("uid", "whose"), [(0, "no job"), (12345, "no job of yours")])
+def test_no_jobs_yet(shop: Shop, monkeypatch: pytest.MonkeyPatch, uid: int, whose: str) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: ME)
+    assert shop.status().output == f"{whose} has had checkpoints in {shop.root} yet\n"
+    assert json.loads(shop.status("--json").output) == []
 
 
 def test_tasks_of_an_array(shop: Shop) -> None:
@@ -201,18 +254,31 @@ def test_a_job_without_checkpoint_yet(shop: Shop) -> None:
     assert "no checkpoint yet" in shop.status("7").output
 
 
+def test_a_job_that_ended_without_one(shop: Shop) -> None:
+    shop.job(7, Record(7, ME.pw_name, "linux", [Attempt(1, "n1", NOON, NOON + 1, "COMPLETED")]))
+    assert "no checkpoint was taken" in shop.status("7").output
+
+
+def test_checkpoints_that_are_gone(shop: Shop) -> None:
+    shop.job(7, Record(7, ME.pw_name, "linux", removed="by slurmckpt prune: it has ended (CANCELLED)"))
+    assert "the checkpoints were removed by slurmckpt prune: it has ended (CANCELLED)" in shop.status("7").output
+
+
 def test_another_store(shop: Shop, tmp_path: Path) -> None:
     shop.job(7, two_attempts())
     os.rename(shop.root, tmp_path / "own")
     assert shop.status("7").exit_code == 1
     assert shop.status("7", "--checkpoint-dir", str(tmp_path / "own")).exit_code == 0
+    # A store that is not there is not one without jobs.
+    assert "'nowhere' does not exist" in shop.status("--checkpoint-dir", "nowhere").output
 
 
 def test_an_unknown_job(shop: Shop) -> None:
     done = shop.status("8")
     assert done.exit_code == 1
     assert done.output == (
-        f"Error: no record of job 8 in {shop.root} (that you may read); did it run with --checkpoint-interval?\n"
+        f"Error: no record of job 8 in {shop.root} that you may read: it has not started yet, or runs without"
+        " checkpoints (where it asked for them, its output says why), or has another --checkpoint-dir\n"
     )
 
 
@@ -230,8 +296,8 @@ def test_a_record_that_makes_no_sense_is_an_empty_one(shop: Shop, content: str) 
 
 
 def test_what_users_write_there_is_shown_and_not_obeyed(shop: Shop) -> None:
-    hostile = "[link=http://evil]x[/link] [bold]\x1b[2J\nforged"
-    found = Record(7, ME.pw_name, "linux")
+    hostile = "[link=http://evil]x[/link] :smile: [bold]\x1b[2J\nforged"
+    found = Record(7, ME.pw_name, "linux", name=hostile, interval=hostile, removed=hostile)
     found.attempts = [
         Attempt(
             1,
@@ -248,8 +314,8 @@ def test_what_users_write_there_is_shown_and_not_obeyed(shop: Shop) -> None:
     shop.job(7, found)
     done = shop.status("7")
     assert done.exit_code == 0
-    # Markup is text, and so are escape sequences and newlines.
-    assert done.output.count(r"[link=http://evil]x[/link] [bold]\x1b[2J\nforged") == 8
+    # Markup is text, as are names of pictures, escape sequences and newlines.
+    assert done.output.count(r"[link=http://evil]x[/link] :smile: [bold]\x1b[2J\nforged") == 11
     assert "\x1b" not in done.output
     assert not any(line.startswith("forged") for line in done.output.splitlines())
 
@@ -301,14 +367,6 @@ def test_the_ranks_of_its_gate(shop: Shop) -> None:
     assert "1 of 2" in done.output and "7 (2 behind)" in done.output and "AllReduce of 1024" in done.output
     assert "and 6 more" in done.output
     assert "waited for at this moment: rank 1 (pid 104) is at 7 of 9" in done.output
-
-
-def test_with_its_coordinator_on_this_node(shop: Shop) -> None:
-    shop.job(7, two_attempts())
-    thread = coordinator(shop, {"node": "n2", "interval": "600s"})
-    done = shop.status("7")
-    thread.join()
-    assert "interval 600s; coordinator on n2 is running" in done.output
 
 
 def test_a_user_id_without_account(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
