@@ -12,6 +12,7 @@ from typing import TypeVar
 import click
 
 from slurmckpt import config
+from slurmckpt.cli import find
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.slurm import states
 from slurmckpt.slurm.select import select
@@ -26,11 +27,11 @@ _DAY = 86400.0
 
 @click.command("prune")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
-@click.option("--quiet", is_flag=True, help="Say nothing of what is removed.")
+@click.option("--quiet", is_flag=True, help="Say nothing but errors.")
 @click.option(
     "--checkpoint-dir",
     "directory",
-    type=click.Path(path_type=Path),
+    type=find.STORE,
     help="Store of jobs that were submitted with this option.",
 )
 def command(dry_run: bool, quiet: bool, directory: Path | None) -> None:
@@ -71,6 +72,7 @@ class Pruner:
         self._dry_run = dry_run
         self._quiet = quiet
         self._done = True
+        self._count = 0
 
     async def run(self) -> bool:
         """Whether everything could be done. Raises SlurmckptError when Slurm or the store cannot be asked."""
@@ -91,6 +93,10 @@ class Pruner:
 
         for owner in owners:
             await self._for(owner, prune)
+        if self._done and not self._count and not self._quiet:
+            seen = sum(len(each or ()) for each in found.values())
+            jobs = f"{seen} job{' has' if seen == 1 else 's have'}" if seen else "no job has"
+            click.echo(f"nothing to remove: {jobs} checkpoints in {self._root}{', all still of use' if seen else ''}")
         return self._done
 
     async def _for(self, owner: Owner, work: Callable[[Owner, UserFiles], Awaitable[Result]]) -> Result | None:
@@ -110,6 +116,7 @@ class Pruner:
         why = reason(state, age, self._image_days)
         if not why:
             return
+        self._count += 1
         try:
             if not self._dry_run:
                 await _remove(leftover, why, files)

@@ -89,7 +89,7 @@ def test_a_job_that_is_over_needs_none(shop: Shop, state: str) -> None:
     kept = record.read(store)
     assert kept.removed == f"by slurmckpt prune: it has ended ({state})"
     assert [attempt.outcome for attempt in kept.attempts] == ["FAILED"]
-    assert shop.prune().output == ""
+    assert shop.prune().output == f"nothing to remove: no job has checkpoints in {shop.root}\n"
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,17 @@ def test_a_job_that_is_over_needs_none(shop: Shop, state: str) -> None:
 def test_a_job_that_may_need_them_keeps_them(shop: Shop, state: str) -> None:
     store = shop.job(7, state, days=400)
     done = shop.prune()
-    assert (done.exit_code, done.output) == (0, "")
+    assert (done.exit_code, done.output) == (
+        0,
+        f"nothing to remove: 1 job has checkpoints in {shop.root}, all still of use\n",
+    )
     assert store.sequence_numbers() == [1, 2]
 
 
 @pytest.mark.parametrize("state", ["FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "DEADLINE", None])
 def test_what_could_be_requeued_keeps_them_for_some_days(shop: Shop, state: str | None) -> None:
     store = shop.job(7, state, days=6.9)
-    assert shop.prune().output == ""
+    assert shop.prune().output.startswith("nothing to remove: ")
     shop.aged(store, 7.1)
     why = f"it has ended ({state}), 7 days ago" if state else "Slurm does not know it, and nothing changed for 7 days"
     assert shop.prune().output == f"job 7 of {ME.pw_name}: 2 checkpoints removed: {why}\n"
@@ -128,7 +131,7 @@ def test_dry_run_and_quiet(shop: Shop) -> None:
     done = shop.prune("--dry-run")
     assert done.output == f"job 7 of {ME.pw_name}: 1 checkpoint would be removed: it has ended (COMPLETED)\n"
     assert store.sequence_numbers() == [1] and record.read(store).removed is None
-    assert shop.prune("--quiet").output == ""
+    assert shop.prune("--quiet").output == shop.prune("--quiet").output == ""
     assert store.sequence_numbers() == []
 
 
@@ -146,7 +149,7 @@ def test_nothing_goes_while_slurm_is_silent(shop: Shop) -> None:
 def test_another_cluster_in_the_same_store_is_not_ours(shop: Shop) -> None:
     store = shop.job(7, None, days=400)
     shop.cluster = "other"
-    assert shop.prune().output == ""
+    assert shop.prune().output.startswith("nothing to remove: ")
     assert store.sequence_numbers() == [1, 2]
 
 
@@ -168,8 +171,9 @@ def test_a_checkpoint_that_comes_after_the_look_stays(shop: Shop, monkeypatch: p
 def test_a_users_own_store(shop: Shop, home: Path) -> None:
     shop.job(7, "COMPLETED")
     os.rename(shop.root, home / "own")
-    assert shop.prune().output == ""
+    assert shop.prune().output.startswith("nothing to remove: ")
     assert "2 checkpoints removed" in shop.prune("--checkpoint-dir", str(home / "own")).output
+    assert "does not exist" in shop.prune("--checkpoint-dir", str(home / "misspelt")).output
 
 
 def test_what_the_user_planted_is_not_followed(shop: Shop, home: Path) -> None:
