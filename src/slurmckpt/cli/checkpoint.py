@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pwd
 import shutil
@@ -21,6 +22,11 @@ from slurmckpt.slurm.port import JobInfo
 from slurmckpt.slurm.select import select
 from slurmckpt.units import format_bytes, format_seconds
 
+_UNSERVED = (
+    "it runs without checkpoints: none were asked for when it was submitted (--checkpoint-interval), or its output says"
+    " why there are none"
+)
+
 
 @click.command("checkpoint")
 @click.argument("job", metavar="JOB", type=JOB)
@@ -37,7 +43,7 @@ def command(job: JobName, here: int | None) -> None:
     """
     settings = config.load()
     if here is not None:
-        _say(str(job), ask(settings, here, "checkpoint", None))
+        click.echo(json.dumps(_answer(settings, here)))
         return
     try:
         chosen = _choose(job, asyncio.run(select().array(job.number)))
@@ -56,8 +62,6 @@ def command(job: JobName, here: int | None) -> None:
         except SlurmckptError as error:
             click.echo(f"Error: {error}" if len(chosen) == 1 else f"Error: job {_name(each)}: {error}", err=True)
             failed += 1
-        except subprocess.CalledProcessError:
-            failed += 1  # the command on its node has said why
     if failed:
         sys.exit(1)
 
@@ -95,14 +99,26 @@ def _name(job: JobInfo) -> str:
     return job.array or str(job.job_id)
 
 
+def _answer(settings: Settings, job_id: int) -> dict[str, Any]:
+    """What the coordinator on this node says, for the command that has come here by an srun. Raises nothing of ours:
+    srun adds a line of its own to a task that fails."""
+    try:
+        return ask(settings, job_id, "checkpoint", None)
+    except NoCoordinator:
+        return {"error": _UNSERVED}
+    except SlurmckptError as error:
+        return {"error": str(error)}
+
+
 def _take(settings: Settings, job: JobInfo) -> None:
-    """Take a checkpoint of this job. Raises SlurmckptError, or CalledProcessError when the reason has been said."""
+    """Take a checkpoint of this job. Raises SlurmckptError."""
     try:
         answer = ask(settings, job.job_id, "checkpoint", None)
     except NoCoordinator:
-        _on_its_node(job)
-    else:
-        _say(_name(job), answer)
+        answer = _from_its_node(job)
+    if "error" in answer:
+        raise SlurmckptError(str(answer["error"]))
+    _say(_name(job), answer)
 
 
 def _say(shown: str, answer: dict[str, Any]) -> None:
@@ -113,8 +129,8 @@ def _say(shown: str, answer: dict[str, Any]) -> None:
     click.echo(f"job {shown}: checkpoint #{answer['checkpoint']} committed, {size}, frozen for {frozen}")
 
 
-def _on_its_node(job: JobInfo) -> None:
-    """Do the same by an srun on the job's node: Slurm itself makes sure of who asks."""
+def _from_its_node(job: JobInfo) -> dict[str, Any]:
+    """Ask by an srun on the job's node: Slurm itself makes sure of who asks. Raises SlurmckptError."""
     srun = shutil.which("srun")
     if srun is None:
         raise SlurmckptError("srun is not on PATH; it is needed to reach the job's node")
@@ -129,4 +145,12 @@ def _on_its_node(job: JobInfo) -> None:
         "--input=none",
         "--checkpoint-interval=off",
     ]
-    subprocess.run([srun, *words, "slurmckpt", "checkpoint", "--here", str(job.job_id), _name(job)], check=True)
+    command = [srun, *words, "slurmckpt", "checkpoint", "--here", str(job.job_id), _name(job)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    try:
+        answer = json.loads(done.stdout)
+        if done.returncode == 0 and isinstance(answer, dict):
+            return answer
+    except ValueError:
+        pass  # srun, or what it could not start, has said why
+    raise SlurmckptError(f"node {job.nodes[0]} gave no answer (srun ended with status {done.returncode})")

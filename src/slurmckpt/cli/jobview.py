@@ -33,10 +33,10 @@ def show(record: Record, kept: set[int], live: dict[str, Any] | None) -> None:
     over = bool(record.attempts) and record.attempts[-1].ended is not None
     if record.checkpoints:
         _show_checkpoints(terminal, record.checkpoints, kept)
+        if record.removed:
+            terminal.print(f"the checkpoints were removed {escape(record.removed)}")
     else:
         terminal.print("no checkpoint was taken" if over else "no checkpoint yet")
-    if record.removed:
-        terminal.print(f"the checkpoints were removed {escape(record.removed)}")
     if record.skipped is not None:
         terminal.print(escape(_skipped(record.skipped, over)))
     if live is not None:

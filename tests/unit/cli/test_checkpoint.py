@@ -80,15 +80,25 @@ def test_a_checkpoint_that_is_not_taken(node: Node, monkeypatch: pytest.MonkeyPa
     assert (done.exit_code, done.output) == (1, "Error: process 101 uses io_uring\n")
 
 
-def test_here_means_here(node: Node) -> None:
+def here(node: Node) -> Any:
     done = node.run("--here", "7", "5_2")
-    assert (done.exit_code, done.output) == (1, "Error: no coordinator of job 7 runs on this node\n")
+    assert done.exit_code == 0
+    return json.loads(done.output)
 
 
-def test_here_says_what_the_user_wrote(node: Node) -> None:
+def test_here_passes_on_what_the_coordinator_says(node: Node) -> None:
     node.coordinator(b'{"checkpoint": 3, "bytes": 436000000, "freeze_seconds": 0.28}\n')
-    done = node.run("--here", "7", "5_2")
-    assert (done.exit_code, done.output) == (0, "job 5_2: checkpoint #3 committed, 436 MB, frozen for 0.28 s\n")
+    assert here(node) == {"checkpoint": 3, "bytes": 436000000, "freeze_seconds": 0.28}
+
+
+def test_here_passes_on_why_there_is_none(node: Node) -> None:
+    node.coordinator(b'{"error": "process 101 uses io_uring"}\n')
+    assert here(node) == {"error": "process 101 uses io_uring"}
+
+
+def test_here_means_here(node: Node) -> None:
+    """And never fails: srun would add a line of its own."""
+    assert here(node)["error"].startswith("it runs without checkpoints: none were asked for")
 
 
 def job(
@@ -130,16 +140,19 @@ class FakeSlurm:
 
 
 def elsewhere(
-    monkeypatch: pytest.MonkeyPatch, jobs: list[JobInfo], srun: str | None = "/usr/bin/srun", status: int = 0
+    monkeypatch: pytest.MonkeyPatch,
+    jobs: list[JobInfo],
+    srun: str | None = "/usr/bin/srun",
+    status: int = 0,
+    answer: str = '{"checkpoint": 3, "bytes": 1000, "freeze_seconds": 0.28}\n',
 ) -> list[list[str]]:
     """What is executed to reach the jobs' nodes."""
     executed: list[list[str]] = []
 
-    def run(words: list[str], check: bool) -> None:
-        assert check
+    def run(words: list[str], stdout: int, text: bool) -> subprocess.CompletedProcess[str]:
+        assert (stdout, text) == (subprocess.PIPE, True)
         executed.append(words)
-        if status:
-            raise subprocess.CalledProcessError(status, words)
+        return subprocess.CompletedProcess(words, status, answer)
 
     monkeypatch.setattr(checkpoint, "select", lambda: FakeSlurm(jobs))
     monkeypatch.setattr(shutil, "which", lambda name: srun)
@@ -149,16 +162,30 @@ def elsewhere(
 
 def test_on_another_host_it_runs_itself_on_the_jobs_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     executed = elsewhere(monkeypatch, [job()])
-    assert node.run("7").exit_code == 0
+    done = node.run("7")
+    assert (done.exit_code, done.output) == (0, "job 7: checkpoint #3 committed, 1.0 kB, frozen for 0.28 s\n")
     ((srun, *options, program, verb, here, raw, name),) = executed
     assert (srun, program, verb, here, raw, name) == ("/usr/bin/srun", "slurmckpt", "checkpoint", "--here", "7", "7")
     assert {"--jobid=7", "--overlap", "--nodelist=n3", "--ntasks=1", "--checkpoint-interval=off"} <= set(options)
 
 
-def test_a_failure_on_the_jobs_node_was_said_there(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere(monkeypatch, [job()], status=1)
+@pytest.mark.parametrize(
+    ("status", "answer", "complaint"),
+    [
+        (0, '{"error": "process 101 uses io_uring"}', "process 101 uses io_uring"),
+        # srun has said why.
+        (1, "", "node n3 gave no answer (srun ended with status 1)"),
+        (0, "", "node n3 gave no answer (srun ended with status 0)"),
+        (0, "[]", "node n3 gave no answer (srun ended with status 0)"),
+        (2, '{"checkpoint": 3, "bytes": 1, "freeze_seconds": 1}', "node n3 gave no answer (srun ended with status 2)"),
+    ],
+)
+def test_a_failure_on_the_jobs_node(
+    node: Node, monkeypatch: pytest.MonkeyPatch, status: int, answer: str, complaint: str
+) -> None:
+    elsewhere(monkeypatch, [job()], status=status, answer=answer)
     done = node.run("7")
-    assert (done.exit_code, done.output) == (1, "")
+    assert (done.exit_code, done.output) == (1, f"Error: {complaint}\n")
 
 
 ARRAY = [job(8, array=(7, 1)), job(7, array=(7, 2), node="n4"), job(9, "COMPLETED", array=(7, 3))]
@@ -203,7 +230,8 @@ def test_one_task_that_fails_does_not_keep_the_others(node: Node, monkeypatch: p
     node.coordinator(b'{"error": "process 101 uses io_uring"}\n')
     executed = elsewhere(monkeypatch, ARRAY)
     done = node.run("7")
-    assert (done.exit_code, done.output) == (1, "Error: job 7_2: process 101 uses io_uring\n")
+    assert (done.exit_code, done.stderr) == (1, "Error: job 7_2: process 101 uses io_uring\n")
+    assert done.stdout.startswith("job 7_1: checkpoint #3 committed")
     assert [words[-1] for words in executed] == ["7_1"]
 
 

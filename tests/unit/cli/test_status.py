@@ -260,8 +260,13 @@ def test_a_job_that_ended_without_one(shop: Shop) -> None:
 
 
 def test_checkpoints_that_are_gone(shop: Shop) -> None:
-    shop.job(7, Record(7, ME.pw_name, "linux", removed="by slurmckpt prune: it has ended (CANCELLED)"))
+    found = two_attempts()
+    found.removed = "by slurmckpt prune: it has ended (CANCELLED)"
+    shop.job(7, found)
     assert "the checkpoints were removed by slurmckpt prune: it has ended (CANCELLED)" in shop.status("7").output
+    # Of one that never had any, the record says so, too.
+    shop.job(8, Record(8, ME.pw_name, "linux", removed="when it had ended (COMPLETED)"))
+    assert "removed" not in shop.status("8").output
 
 
 def test_another_store(shop: Shop, tmp_path: Path) -> None:
