@@ -50,6 +50,10 @@ def check_directory(text: str) -> str:
     begins = text.startswith(("/", "~/")) or _VARIABLE.match(text) is not None
     if not begins or not _is_plain(text) or "$" in _VARIABLE.sub("", text):
         raise ValueError(f"directory {text[:120]!r} is not accepted: {ACCEPTED_DIRECTORIES}")
+    if [part for part in text.split("/") if part] in ([], ["~"]):
+        raise ValueError(
+            f"directory {text[:120]!r} is not accepted: it must be the job's own, not all of / or of a home"
+        )
     return text
 
 

@@ -197,9 +197,28 @@ def test_values(tmp_path: Path) -> None:
         ('[files]\nrules = [{ path = "a" }]', "files.rules[0].path: pattern 'a' is not accepted: a path that"),
         ('[files]\nrules = [{ path = "/a", x = 1 }]', "unknown key files.rules[0].x; accepted: path, policy"),
         ('[files]\ncarry = "$TMPDIR"', "files.carry = '$TMPDIR' is not accepted: a list; each a path that begins"),
+        (
+            '[files]\nrules = [{ paht = "/a", policy = "keep" }]',
+            "unknown key files.rules[0].paht (did you mean path?); accepted: path, policy",
+        ),
+        (
+            '[files]\ncarry = ["/"]',
+            "files.carry: directory '/' is not accepted: it must be the job's own, not all of /",
+        ),
+        ('[files]\ncarry = ["~/"]', "files.carry: directory '~/' is not accepted: it must be the job's own, not all"),
+        (
+            '[schedule]\nmin_interval = "0s"',
+            "schedule.min_interval = '0s' is not accepted: a number with units, as in 90s,"
+            " 10m, 1h30m or 7d, or seconds, from 1s to 365d",
+        ),
+        (
+            "[recover]\nhang_after = 1",
+            "recover.hang_after = 1 is not accepted: a number with units, as in 90s, 10m, 1h30m"
+            " or 7d, or seconds, from 10s to 30d",
+        ),
         ('[files]\ncarry = ["tmp"]', "files.carry: directory 'tmp' is not accepted: a path that begins with"),
-        ("[store", "is not valid TOML: "),
-        ("a = 1\na = 2", "is not valid TOML: "),
+        ("[store", "not valid TOML: "),
+        ("a = 1\na = 2", "not valid TOML: "),
     ],
 )
 def test_one_line_says_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
@@ -213,7 +232,7 @@ def test_one_line_says_what_is_wrong(tmp_path: Path, text: str, message: str) ->
 def test_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "slurmckpt.toml"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="is not UTF-8 text: invalid start byte at byte 0"):
+    with pytest.raises(ConfigError, match="not UTF-8 text: invalid start byte at byte 0"):
         load(path)
 
 

@@ -55,11 +55,11 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise ConfigError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not valid TOML: {error}") from error
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
     return _settings(Table(path, "", values))
 
 
@@ -139,6 +139,7 @@ def _files(table: Table) -> Files:
     default = Files()
     rules = []
     for rule in table.tables("rules", '{ path = "~/run.log", policy = "truncate" }'):
+        rule.only("path", "policy")
         rules.append(FileRule(rule.parsed("path", check_pattern), rule.word("policy", "auto", POLICIES)))
         rule.done()
     section = Files(

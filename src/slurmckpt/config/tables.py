@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from slurmckpt.errors import ConfigError
-from slurmckpt.units import ACCEPTED_DURATIONS, ACCEPTED_SIZES, Interval, parse_duration, parse_interval, parse_size
+from slurmckpt.units import (
+    ACCEPTED_DURATIONS,
+    ACCEPTED_SIZES,
+    DAY,
+    HOUR,
+    MINUTE,
+    Interval,
+    parse_duration,
+    parse_interval,
+    parse_size,
+)
 
 Word = TypeVar("Word", bound=str)
 Parsed = TypeVar("Parsed")
@@ -54,7 +64,7 @@ class Table:
         value = self._get(key, default)
         if isinstance(value, str):
             value = self._parsed(key, parse_duration, value)
-        accepted = f"{ACCEPTED_DURATIONS}, or seconds, from {lowest:g} to {highest:g} s"
+        accepted = f"{ACCEPTED_DURATIONS}, or seconds, from {_with_unit(lowest)} to {_with_unit(highest)}"
         return self._in_range(key, value, lowest, highest, accepted)
 
     def number(self, key: str, default: float, lowest: float, highest: float) -> float:
@@ -141,6 +151,11 @@ class Table:
             raise self._error(key, "printable text of 1 to 255 characters")
         return value
 
+    def only(self, *keys: str) -> None:
+        """Refuse all keys but these, before any is read: one that must be there may be there with a slip."""
+        self._known += keys
+        self.done()
+
     def done(self) -> None:
         """Refuse keys that are not settings: a misspelt key would otherwise be silently without effect."""
         for key in self._values:
@@ -174,6 +189,14 @@ class Table:
         value = self._values.get(key)
         shown = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
         return ConfigError(f"{self._file}: {self._full(key)} = {shown[:120]} is not accepted: {accepted}")
+
+
+def _with_unit(seconds: float) -> str:
+    """A bound as one would write it: `90s`, `30m`, `365d`."""
+    for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "m")):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:g}s"
 
 
 def _is_absolute(text: str) -> bool:

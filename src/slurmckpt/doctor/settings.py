@@ -15,7 +15,10 @@ def settings_file(host: Host) -> Finding:
     """slurmckpt.toml is understood, and nobody but root can change it."""
     path = host.settings_file
     if host.why_no_settings:
-        return problem(host.why_no_settings, "mend it: until then jobs run without checkpoints")
+        return problem(
+            host.why_no_settings,
+            "mend it: until then jobs run without checkpoints, and what follows is judged by defaults",
+        )
     if not path.exists():
         return ok(f"{path} is not there: every setting has its default")
     if fault := trusted.fault(path):
