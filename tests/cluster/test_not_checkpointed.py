@@ -47,6 +47,16 @@ def test_a_heterogeneous_job(cluster: Cluster, directory: Path) -> None:
     assert "no record of job" in refused.stderr
 
 
+def test_a_job_on_several_nodes(cluster: Cluster, directory: Path) -> None:
+    """Said once in its output, and not by each of its nodes."""
+    job = cluster.submit(
+        "srun hostname\nslurmckpt checkpoint $SLURM_JOB_ID || true", INFINITE, "-N2", directory=directory
+    )
+    assert job.wait_end() == "COMPLETED"
+    wanted = "no checkpoints for this job: jobs on several nodes are not supported yet, and this one has 2"
+    assert sorted(job.output().splitlines()) == sorted([f"slurmckpt: {wanted}", f"Error: {wanted}", "n1", "n2"])
+
+
 def test_salloc(cluster: Cluster) -> None:
     """Said by salloc, and by none of its steps."""
     steps = "srun -n1 echo one; srun -n2 echo two; slurmckpt checkpoint $SLURM_JOB_ID"

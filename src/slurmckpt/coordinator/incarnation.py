@@ -98,7 +98,9 @@ async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | No
     """
     rules.check(spec, Rules())
     if spec.node_count > 1:
-        raise SlurmckptError(f"jobs on several nodes are not supported yet, and this one has {spec.node_count}")
+        known = await asking if asking is not None else Rules()
+        rules.check(spec, known)
+        raise rules.several_nodes(spec, known)
     here = await node.examine(settings)
     known = await asking if asking is not None else Rules()
     rules.check(spec, known)
