@@ -158,13 +158,14 @@ install_product() {
 }
 
 # in_layers UPPER LOWER SRC COMMAND...: run a command as root in the layers LOWER, with what it writes kept in UPPER,
-# SRC as /src, and this machine's network and certificates.
+# SRC as /src, and this machine's network and certificates. The command is never pid 1 of its namespace: there a signal
+# that should end it does nothing, and make, which sends it to itself to end, does so for ever.
 in_layers() {
     local upper=$1 lower=$2 src=$3
     shift 3
     mkdir -p "$upper" "$upper.work" "$upper.root"
     # shellcheck disable=SC2016
-    unshare --mount --pid --fork bash -euc '
+    unshare --mount --pid --fork --kill-child bash -euc '
         upper=$1 lower=$2 src=$3 root=$1.root
         shift 3
         mount -t overlay -o "lowerdir=$lower,upperdir=$upper,workdir=$upper.work" build "$root"
@@ -180,7 +181,7 @@ in_layers() {
             mount --bind "$(readlink -f "$file")" "$root$file"
         done
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
-            exec chroot "$root" "$@"
+            chroot "$root" "$@" || exit
     ' _ "$upper" "$lower" "$src" "$@" </dev/null
     local status=$?
     rm -rf "$upper.work" "$upper.root"
