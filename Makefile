@@ -57,13 +57,13 @@ install-hooks:
 		sed 's|^LIBEXEC=.*|LIBEXEC=$(LIBEXEC)|; s|^VENV=.*|VENV=$(VENV)|' $$script >$$target && chmod 0755 $$target || exit 1; \
 	done
 
-# The virtual environment with the package. pip and venv write the place where they run into what they make: with DESTDIR it
-# is taken out again.
+# The virtual environment with the package. pip and venv write the place where they run, as an absolute path, into what they
+# make: with DESTDIR it is taken out again.
+HERE = $(abspath $(DESTDIR)$(VENV))
 install-package:
-	test -x $(DESTDIR)$(VENV)/bin/python || $(PYTHON) -m venv $(DESTDIR)$(VENV)
-	$(DESTDIR)$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) .
-	test -z "$(DESTDIR)" || grep -lrIF "$(DESTDIR)$(VENV)" $(DESTDIR)$(VENV)/bin $(DESTDIR)$(VENV)/pyvenv.cfg | \
-		xargs -r sed -i "s|$(DESTDIR)$(VENV)|$(VENV)|g"
+	test -x $(HERE)/bin/python || $(PYTHON) -m venv $(HERE)
+	$(HERE)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) .
+	test $(HERE) = $(abspath $(VENV)) || grep -lrIF $(HERE) $(HERE)/bin $(HERE)/pyvenv.cfg | xargs -r sed -i 's|$(HERE)|$(abspath $(VENV))|g'
 
 # What tests and demo need on a Debian or Ubuntu machine.
 deps: $(TOOLS)/ready

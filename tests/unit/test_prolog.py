@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -272,7 +273,8 @@ def test_the_epilog_follows_the_link_of_a_run_directory_elsewhere(node: Node, le
     assert node.calls == ["-I -m slurmckpt.hooks.epilog"]
 
 
-def test_installing_into_another_root_leaves_no_trace_of_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spelled", ["{root}", "{root}/", "{root}/opt/..", "{relative}"])
+def test_installing_into_another_root_leaves_no_trace_of_it(tmp_path: Path, spelled: str) -> None:
     """pip writes the path of its Python into the first line of what it installs, venv writes it into its own files."""
     there = tmp_path / "root"
     program = there / "opt/venv/bin/python"
@@ -287,7 +289,8 @@ echo "$*" >{tmp_path}/calls
 """
     )
     program.chmod(0o755)
-    command = ["make", "-s", "-C", str(ROOT), "install-package", f"DESTDIR={there}", "VENV=/opt/venv"]
+    destdir = spelled.format(root=there, relative=os.path.relpath(there, ROOT))
+    command = ["make", "-s", "-C", str(ROOT), "install-package", f"DESTDIR={destdir}", "VENV=/opt/venv"]
     subprocess.run(command, check=True)
     assert script.read_text() == "#!/opt/venv/bin/python\nprint(1)\n"
     assert (there / "opt/venv/pyvenv.cfg").read_text() == "command = /usr/bin/python3 -m venv /opt/venv\n"
