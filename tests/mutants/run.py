@@ -78,6 +78,8 @@ def tested(tree: Path, mutant: Mutant, seconds: float) -> str:
     failed = [line for line in output.splitlines() if line.startswith("FAILED ")]
     if process.returncode == 1 and failed:
         return f"noticed: {failed[0].split(' - ')[0].rpartition('::')[2]}"
+    if process.returncode < 0:
+        return f"noticed: the tests end with signal {-process.returncode}"
     return "LIVES" if process.returncode == 0 else f"LIVES: the tests did not run: {output[-400:]}"
 
 
