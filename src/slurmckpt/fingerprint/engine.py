@@ -37,6 +37,8 @@ _PACKAGES = {
 }
 _METADATA = re.compile(r"(?P<name>[A-Za-z0-9_.-]+?)-(?P<version>\d[^-/]*)(?:-py[\d.]+)?\.(?:dist|egg)-info", re.ASCII)
 _PACKAGE_DIRECTORY = re.compile(r"(.*/(?:site|dist)-packages)/")
+# Who has mapped files in more places than any program has gets no versions from there.
+_MAX_DIRECTORIES = 64
 _MAX_ENTRIES = 20_000
 
 
@@ -91,7 +93,7 @@ def _content(descriptor: int) -> str:
 def _packages(directories: Iterable[tuple[Path, str]]) -> Fingerprint:
     """Versions of the known packages in these directories, from the names of their metadata directories."""
     versions: dict[str, set[str]] = {}
-    for root, directory in directories:
+    for root, directory in sorted(directories)[:_MAX_DIRECTORIES]:
         for name in _names(_inside(root, directory)):
             match = _METADATA.fullmatch(name)
             key = _PACKAGES.get(_normalised(match["name"])) if match else None

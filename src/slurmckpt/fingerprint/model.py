@@ -18,6 +18,10 @@ _SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 # "Understand caching"): a process has the blob open, whose name says nothing of its kind.
 _BLOB = re.compile(r".*/models--[^/]+/blobs/[0-9a-f]{40,64}", re.ASCII)
 _SMALLEST = 1 << 20  # a .bin or .pt below 1 MiB holds no weights worth a refusal
+# Of so many something is read, 2 MiB each at most (sample.py). Of others, shards of a data set rather than of a model,
+# the size has to do.
+_READ = 512
+_HASHED = ", blake3 "
 
 
 def model(files: Iterable[ProcessFile], name: str | None = None) -> Fingerprint:
@@ -33,7 +37,7 @@ def model(files: Iterable[ProcessFile], name: str | None = None) -> Fingerprint:
         if (file.path.endswith(_SUFFIXES) or _BLOB.fullmatch(file.path)) and _FILE + file.path not in facts:
             with contextlib.suppress(OSError), open_regular(file.places, file.inode) as descriptor:
                 if os.fstat(descriptor).st_size >= _SMALLEST:
-                    facts[_FILE + file.path] = _identity(descriptor)
+                    facts[_FILE + file.path] = _identity(descriptor, len(facts) < _READ)
     return facts
 
 
@@ -43,13 +47,13 @@ def check_model(recorded: Mapping[str, str], name: str | None = None, root: Path
     name: the job's --checkpoint-model now. root: where the job's root directory is seen from here.
     """
     facts: Fingerprint = {"model.id": name} if name else {}
-    for key in recorded:
+    for key, identity in recorded.items():
         if key.startswith(_FILE) and not on_fuse(key[len(_FILE) :]):
             place = root / key[len(_FILE) :].lstrip("/")
             with contextlib.suppress(OSError, ValueError), open_regular([place]) as descriptor:
-                facts[key] = _identity(descriptor)
+                facts[key] = _identity(descriptor, _HASHED in identity)
     return facts
 
 
-def _identity(descriptor: int) -> str:
-    return f"{os.fstat(descriptor).st_size} bytes, blake3 {sampled_hash(descriptor)}"
+def _identity(descriptor: int, is_read: bool) -> str:
+    return f"{os.fstat(descriptor).st_size} bytes" + (f"{_HASHED}{sampled_hash(descriptor)}" if is_read else "")

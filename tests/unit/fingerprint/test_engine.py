@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import subprocess
@@ -72,6 +73,52 @@ def test_libraries_and_packages(rank: int, packages: Path) -> None:
         ("engine.triton", "3.5.1"),
     }
     assert "engine.numpy" not in versions
+
+
+ENGINES = [
+    ("vllm", "vllm/_C.abi3.so", "vllm-0.14.1rc2.dev7+gabc1234.d20260101", "0.14.1rc2.dev7+gabc1234.d20260101"),
+    ("sglang", "sgl_kernel/common_ops.abi3.so", "sglang-0.5.9.post1", "0.5.9.post1"),
+    ("tensorrt-llm", "tensorrt_llm/libs/libtensorrt_llm.so", "tensorrt_llm-1.2.0rc3", "1.2.0rc3"),
+    ("jax", "jaxlib/_jax.so", "jax-0.9.0", "0.9.0"),
+    ("jaxlib", "jaxlib/_jax.so", "jaxlib-0.9.0", "0.9.0"),
+    ("megatron-core", "megatron/core/datasets/helpers_cpp.so", "megatron_core-0.16.0rc0", "0.16.0rc0"),
+    ("megatron-core", "megatron/core/datasets/helpers_cpp.so", "Megatron.Core-0.16.0", "0.16.0"),
+    ("transformer-engine", "transformer_engine/x.so", "transformer_engine-2.11.0+c188b533", "2.11.0+c188b533"),
+    ("nccl", "nvidia/nccl/lib/libnccl.so.2", "nvidia_nccl_cu13-2.30.7", "2.30.7"),
+]
+
+
+@pytest.mark.parametrize("place", ["venv/lib/python3.12/site-packages", "usr/local/lib/python3.12/dist-packages"])
+@pytest.mark.parametrize(("key", "library", "metadata", "version"), ENGINES)
+def test_engines_by_a_library_that_is_mapped(
+    key: str, library: str, metadata: str, version: str, place: str, tmp_path: Path
+) -> None:
+    """What pip leaves of each; nothing of it is imported, and the code of it would end the test."""
+    directory = tmp_path / place
+    file = directory / library
+    file.parent.mkdir(parents=True)
+    file.write_bytes(os.urandom(4096))
+    (directory / f"{metadata}.dist-info").mkdir()
+    for package in {library.split("/")[0], key.replace("-", "_")}:
+        (directory / package).mkdir(exist_ok=True)
+        (directory / package / "__init__.py").write_text("raise SystemExit('imported')")
+    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC):
+        facts = engine(used(os.getpid()))
+    assert facts[f"engine.{key}"] == version
+    assert facts[f"engine.build-id:{file}"].startswith("blake3:")
+    assert compare(facts, check_engine(facts)) == []
+    (directory / f"{metadata}.dist-info").rename(directory / f"{metadata}.post9.dist-info")
+    assert explain(compare(facts, check_engine(facts))).startswith(f"{key} {version} -> {version}.post9")
+
+
+def test_more_places_than_any_program_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurmckpt.fingerprint.engine._MAX_DIRECTORIES", 2)
+    recorded = {}
+    for number in range(3):
+        directory = tmp_path / f"{number}/site-packages"
+        (directory / f"torch-2.{number}.dist-info").mkdir(parents=True)
+        recorded[f"engine.build-id:{directory}/x.so"] = "00"
+    assert check_engine(recorded) == {"engine.torch": "2.0 2.1"}
 
 
 def test_the_same_node_fits(rank: int) -> None:

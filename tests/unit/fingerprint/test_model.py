@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -72,6 +75,64 @@ def test_what_is_no_model(tmp_path: Path) -> None:
     output = weights(tmp_path / "checkpoint.pt")
     with small.open("rb"), other.open("rb"), output.open("r+b"):
         assert model(used(os.getpid())) == {}
+
+
+def test_headers_are_not_believed(tmp_path: Path) -> None:
+    """A safetensors file begins with the length of its header, and ours is longer than the file; a gguf file with the
+    number of its tensors. Nothing is taken from there."""
+    huge = tmp_path / "a.safetensors"
+    huge.write_bytes(b"\xff" * 8 + b"{" * SIZE)
+    counts = tmp_path / "b.gguf"
+    counts.write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 16 + b"\0" * SIZE)
+    text = tmp_path / "c.safetensors"
+    text.write_bytes((100).to_bytes(8, "little") + b'{"a":{"shape":[NaN,-1,1e999]}}' * (SIZE // 30))
+    with huge.open("rb"), counts.open("rb"), text.open("rb"):
+        facts = model(used(os.getpid()))
+    assert len(facts) == 3 and all(value.count("\n") == 0 for value in facts.values())
+    assert compare(facts, check_model(facts)) == []
+
+
+def test_a_terabyte_of_nothing_takes_no_time_and_no_memory(tmp_path: Path) -> None:
+    sparse = tmp_path / "a.safetensors"
+    with sparse.open("wb") as stream:
+        stream.truncate(1 << 40)
+    tracemalloc.start()
+    began = time.process_time()
+    with sparse.open("rb"):
+        facts = model(used(os.getpid()))
+    assert facts[f"model.file:{sparse}"].startswith("1099511627776 bytes, blake3 ")
+    assert time.process_time() - began < 5
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
+
+
+def test_what_has_taken_the_place_of_weights_is_not_opened(tmp_path: Path) -> None:
+    """Links in a circle, a pipe that nobody writes to, a device, a directory: as if there were nothing, and at once."""
+    kinds = ("circle", "pipe", "device", "directory", "endless")
+    recorded = {f"model.file:{tmp_path}/{kind}.safetensors": "5 bytes, blake3 00" for kind in kinds}
+    (tmp_path / "circle.safetensors").symlink_to("other.safetensors")
+    (tmp_path / "other.safetensors").symlink_to("circle.safetensors")
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    (tmp_path / "device.safetensors").symlink_to("/dev/zero")
+    (tmp_path / "directory.safetensors").mkdir()
+    (tmp_path / "endless.safetensors").symlink_to("/proc/self/mem")
+    found = check_model(recorded)
+    assert set(found) <= {f"model.file:{tmp_path}/endless.safetensors"}
+    told = explain(compare(recorded, found))
+    assert "\n" not in told and "circle.safetensors" in told
+
+
+def test_of_very_many_files_most_are_known_by_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurmckpt.fingerprint.model._READ", 2)
+    with contextlib.ExitStack() as stack:
+        for name in "abcd":
+            stack.enter_context(weights(tmp_path / f"{name}.pt").open("rb"))
+        facts = model(used(os.getpid()))
+    assert [value.partition(",")[2] != "" for _, value in sorted(facts.items())] == [True, True, False, False]
+    # In whatever order they are asked for again.
+    assert compare(facts, check_model(dict(reversed(facts.items())))) == []
+    (tmp_path / "d.pt").write_bytes(os.urandom(SIZE + 1))
+    assert explain(compare(facts, check_model(facts))) == "d.pt has other content"
 
 
 def test_weights_that_are_gone(tmp_path: Path) -> None:
