@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +24,15 @@ def sleeper() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
     for child in children:
         child.kill()
         child.wait()
+
+
+@pytest.fixture
+def passable() -> Iterator[Path]:
+    """A directory through which every user may pass.
+
+    Not below tmp_path: pytest closes what that lies in to others, again whenever another pytest starts.
+    """
+    with tempfile.TemporaryDirectory(prefix="slurmckpt-test-") as name:
+        top = Path(name)
+        top.chmod(0o711)
+        yield top

@@ -41,7 +41,7 @@ class Node:
             env={"SLURM_JOB_ID": "42"} | (env or {}),  # and no PATH, as slurmd has it
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
         )
 
     @property
@@ -233,8 +233,8 @@ def test_a_log_that_cannot_be_written(node: Node, script: str) -> None:
 @pytest.mark.parametrize(
     ("deaf", "says"),
     [
-        ("", "no answer within 8 seconds; ended"),
-        ("trap '' TERM;", "killed: out of memory, or no answer within 8 seconds"),
+        ("", "no answer within 2 seconds; ended"),
+        ("trap '' TERM;", "killed: out of memory, or no answer within 2 seconds"),
     ],
 )
 def test_a_hanging_python_is_ended(node: Node, deaf: str, says: str) -> None:
@@ -242,10 +242,15 @@ def test_a_hanging_python_is_ended(node: Node, deaf: str, says: str) -> None:
     node.python(
         f"{deaf} /usr/bin/setsid /bin/sleep 60 & echo $! >{node.root}/left; {deaf} while :; do /bin/sleep 1; done"
     )
+    prolog = node.root / "usr/libexec/slurmckpt/prolog"
+    text = prolog.read_text()
+    assert '" prolog 8 <' in text
+    prolog.write_text(text.replace('" prolog 8 <', '" prolog 2 <'))
     before = time.monotonic()
     try:
         done = node.run("prolog", asked("prolog"))
-        assert time.monotonic() - before < 9
+        # Not for as long as what it has left behind, which holds its descriptors.
+        assert time.monotonic() - before < 50
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
         (line,) = node.log
         assert line.endswith(says)

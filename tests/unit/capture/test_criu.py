@@ -77,7 +77,7 @@ class Node:
         hooks = DumpHooks(lambda: self.events.append("starting"), frozen, dumped)
         limits = Limits(600, 1 << 30)
         asyncio.run(
-            asyncio.wait_for(criu.dump(self.installation(real_id), self.target(), 100, self.images, limits, hooks), 20)
+            asyncio.wait_for(criu.dump(self.installation(real_id), self.target(), 100, self.images, limits, hooks), 60)
         )
 
     def restore(self, inherit: dict[str, int], *cgroups: Path) -> None:

@@ -75,7 +75,7 @@ class Node:
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(scene(), 10)
+        await asyncio.wait_for(scene(), 60)
 
     with no_descriptor_is_lost():
         asyncio.run(bounded())

@@ -76,8 +76,8 @@ def serve(run: Path, scene: Scene) -> FakeJob:
         try:
             await scene(job)
         finally:
-            await asyncio.wait_for(serving.end(), 5)
-            await asyncio.wait_for(running, 5)
+            await asyncio.wait_for(serving.end(), 60)
+            await asyncio.wait_for(running, 60)
         return job
 
     with no_descriptor_is_lost():

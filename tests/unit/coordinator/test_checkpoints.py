@@ -233,6 +233,7 @@ def test_a_reason_that_stays_is_told_once_and_again_after_it_has_worked(stage: S
 
 
 def test_the_end_of_the_tasks_is_nothing_to_tell(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "_SETTLE_SECONDS", 0.05)
     monkeypatch.setattr(checkpoints, "_RETRY_SECONDS", (0.001, 0.002))
     stage.capture_error = Ended("no task of this job runs in a pod")
     with pytest.raises(Skipped, match=r"^no task of this job runs in a pod$"):
@@ -266,7 +267,7 @@ def test_the_timer_goes_on_after_whatever_went_wrong(
 
         monkeypatch.setattr(group, "capture", capture)
         keeping = asyncio.create_task(stage.checkpointer.keep_time())
-        await asyncio.wait_for(done.wait(), 5)
+        await asyncio.wait_for(done.wait(), 60)
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
 
@@ -278,7 +279,7 @@ def test_the_timer_ends_with_the_lease(stage: Stage, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Step, "running", property(lambda step: True))
     monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: 0.001)
     stage.lease_error = LeaseLost("newer")
-    asyncio.run(asyncio.wait_for(stage.checkpointer.keep_time(), 5))
+    asyncio.run(asyncio.wait_for(stage.checkpointer.keep_time(), 60))
     assert stage.lost == ["newer"]
 
 
@@ -303,7 +304,7 @@ def test_a_checkpoint_under_way_is_given_up_when_the_lease_is_lost(
         stage.checkpointer._incarnation.superseded = "newer"
         stage.checkpointer.abandon()
         with pytest.raises(LeaseLost, match=r"^newer$"):
-            await asyncio.wait_for(taking, 5)
+            await asyncio.wait_for(taking, 60)
         assert ended.is_set()
 
     asyncio.run(scene())
@@ -395,14 +396,14 @@ def test_a_checkpoint_on_request_puts_off_the_next_one(stage: Stage, monkeypatch
 
 def test_no_timer_where_none_is_wanted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: None)
-    asyncio.run(asyncio.wait_for(stage.checkpointer.keep_time(), 5))
+    asyncio.run(asyncio.wait_for(stage.checkpointer.keep_time(), 60))
     assert stage.captures == 0
 
 
 def test_nothing_is_taken_while_nothing_runs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = iter([0.0, 0.0, 0.0, None])
     monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: next(pauses))
-    asyncio.run(asyncio.wait_for(stage.checkpointer.keep_time(), 5))
+    asyncio.run(asyncio.wait_for(stage.checkpointer.keep_time(), 60))
     assert stage.captures == 0
 
 
@@ -432,7 +433,7 @@ def test_what_is_just_starting_is_waited_for(stage: Stage, monkeypatch: pytest.M
         assert seen == [["0"], ["0", "1"]]
         assert stage.journal.events == []
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scene(), 60))
 
 
 def test_what_does_not_settle_is_a_reason(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,7 +259,7 @@ def test_when_nobody_knows_whether_they_run_they_are_killed(client: Client) -> N
     client.trouble = {"resume": [SlurmckptError("the driver did not answer")], "state": [SlurmckptError("no answer")]}
     with pytest.raises(Skipped, match=r"ranks were killed, .*: the driver did not answer"):
         run(cycle(gpus(client), Users({victim.pid: process(victim.pid, 101)}), []))
-    assert victim.wait(30) == -9
+    assert victim.wait(60) == -9
     client.trouble = {"resume": [SlurmckptError("another agent released them")]}
     with pytest.raises(Skipped, match=r"^another agent released them"):
         run(cycle(gpus(client), Users({1002: process(1002, 101)}), []))
@@ -270,7 +270,7 @@ def test_what_is_stuck_is_killed(client: Client) -> None:
     client.trouble = {"resume": [Stuck(f"process {victim.pid}: no memory", [victim.pid])]}
     with pytest.raises(Skipped, match=r"ranks were killed, .*: process 101 \(train\): no memory"):
         run(cycle(gpus(client), Users({victim.pid: process(victim.pid, 101)}), []))
-    assert victim.wait(30) == -9
+    assert victim.wait(60) == -9
 
 
 def test_a_restore_maps_gpus_and_finds_processes(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

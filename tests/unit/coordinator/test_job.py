@@ -113,7 +113,7 @@ def test_a_job_that_ends_while_it_is_still_being_examined(tmp_path: Path, monkey
         job = new_job(tmp_path)
         opening = asyncio.create_task(job.open())
         await begun.wait()
-        await asyncio.wait_for(job.stop(), 5)
+        await asyncio.wait_for(job.stop(), 60)
         assert cancelled.is_set() and opening.done()
         await job.settle()
         # And one that starts only now starts nothing.
@@ -238,7 +238,7 @@ def test_stop_ends_the_pods_before_it_waits_for_what_works_in_them(tmp_path: Pat
         job.steps["0"] = Step("0", 1, 1, pod=cast(Any, pod))
         job._work(capture())
         await asyncio.sleep(0)
-        await asyncio.wait_for(job.stop(), 5)
+        await asyncio.wait_for(job.stop(), 60)
         assert not pod.running
         return events
 
@@ -297,7 +297,7 @@ def test_a_newer_incarnation_ends_the_pods_of_this_one(tmp_path: Path, caplog: p
         await job._superseded("job 7 has a newer incarnation (epoch 2)")
         assert not job.superseded.is_set()
         pod.over.set()
-        await asyncio.wait_for(job.superseded.wait(), 5)
+        await asyncio.wait_for(job.superseded.wait(), 60)
         await job.stop()
 
     asyncio.run(scene())

@@ -139,7 +139,7 @@ def test_the_way_out_is_found_noted_and_ended(
             assert not note.exists()
             signal_seen = asyncio.Event()
             asyncio.get_running_loop().add_reader(ended, signal_seen.set)
-            await asyncio.wait_for(signal_seen.wait(), 10)
+            await asyncio.wait_for(signal_seen.wait(), 60)
             asyncio.get_running_loop().remove_reader(ended)
             os.close(ended)
         finally:

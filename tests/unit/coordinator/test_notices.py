@@ -19,7 +19,7 @@ async def lines_of(channel: Channel) -> list[str]:
     lines: list[str] = []
     while True:
         try:
-            message = await asyncio.wait_for(channel.receive(), 0.05)
+            message = await asyncio.wait_for(channel.receive(), 0.3)
         except asyncio.TimeoutError:
             return lines
         assert message is not None and message.verb == "SAY"

@@ -65,7 +65,7 @@ def looks(spec: JobSpec, answers: list[JobInfo | SlurmError], steps: dict[str, S
         watching.cancel()
         return None
 
-    return asyncio.run(asyncio.wait_for(scene(), 10))
+    return asyncio.run(asyncio.wait_for(scene(), 60))
 
 
 @pytest.fixture

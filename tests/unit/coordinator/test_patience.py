@@ -21,10 +21,10 @@ def test_until_it_is_answered() -> None:
         waiting = task(one)
         reassuring = asyncio.create_task(patience.reassure(waiting.channel))
         for _ in range(3):
-            message = await asyncio.wait_for(other.receive(), 10)
+            message = await asyncio.wait_for(other.receive(), 60)
             assert message is not None and message.verb == "WAIT"
         await waiting.run_directly()
-        await asyncio.wait_for(reassuring, 10)
+        await asyncio.wait_for(reassuring, 60)
         other.close()
 
     with no_descriptor_is_lost():
@@ -36,7 +36,7 @@ def test_while_something_lasts(gone: bool) -> None:
     async def scene() -> None:
         one, other = channels()
         async with patience.reassured(one):
-            message = await asyncio.wait_for(other.receive(), 10)
+            message = await asyncio.wait_for(other.receive(), 60)
             assert message is not None and message.verb == "WAIT"
             if gone:
                 other.close()
@@ -45,7 +45,7 @@ def test_while_something_lasts(gone: bool) -> None:
             await one.send("LAUNCHED")
             verbs = []
             while "LAUNCHED" not in verbs:
-                message = await asyncio.wait_for(other.receive(), 10)
+                message = await asyncio.wait_for(other.receive(), 60)
                 assert message is not None
                 verbs.append(message.verb)
             await asyncio.sleep(0.01)

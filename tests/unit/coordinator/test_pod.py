@@ -284,7 +284,7 @@ def test_a_word_that_makes_no_sense_is_the_end_and_not_a_pod_that_is_waited_for(
         pod = await built(node)
         pod.tasks = {0: pods.TaskState(0, {})}
         await pod.say("go")
-        await asyncio.wait_for(pod.ended.wait(), 5)
+        await asyncio.wait_for(pod.ended.wait(), 60)
         await pod.gone()
 
     play(scene)

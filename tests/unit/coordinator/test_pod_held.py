@@ -165,7 +165,7 @@ def test_a_pod_that_dies_during_a_question(node: Node) -> None:
         pod = await built(node)
         with pytest.raises(PodError, match="pod init of step 0 does not answer SYNC"):
             await pod.sync()
-        await asyncio.wait_for(pod.ended.wait(), 5)
+        await asyncio.wait_for(pod.ended.wait(), 60)
         await pod.gone()
 
     play(scene)

@@ -32,7 +32,7 @@ def test_a_command_with_blanks_and_parentheses(tmp_path: Path) -> None:
     assert "a) R 1 (b" in Path(f"/proc/{child.pid}/stat").read_text()
     assert parent_of(child.pid) == os.getpid()
     assert start_time(child.pid) >= start_time(os.getpid())
-    child.communicate(b"\n", timeout=10)
+    child.communicate(b"\n", timeout=60)
     assert parent_of(child.pid) == 0
     with pytest.raises(OSError):
         start_time(child.pid)
@@ -50,11 +50,11 @@ def test_the_end_of_a_process_that_is_not_our_child() -> None:
         assert not any(each.done() for each in waiting)
         waiting[1].cancel()
         os.kill(pid, 9)
-        await asyncio.wait_for(waiting[0], 10)
+        await asyncio.wait_for(waiting[0], 60)
 
     with no_descriptor_is_lost():
         asyncio.run(scene())
-    parent.communicate(b"\n", timeout=10)
+    parent.communicate(b"\n", timeout=60)
 
 
 def test_a_process_that_there_is_not() -> None:

@@ -194,7 +194,7 @@ class Stage:
             setattr(step, key, value)
         given = task(one, {1: os.open("/dev/null", os.O_WRONLY)})
         runner = StepRunner(incarnation, self.steps, self.notices, StepNumbers(), ending=self._ending)
-        await asyncio.wait_for(runner.run(step, [given]), 5)
+        await asyncio.wait_for(runner.run(step, [given]), 60)
         words = await heard(shim)
         shim.close()
         return words

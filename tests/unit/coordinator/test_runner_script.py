@@ -141,7 +141,7 @@ class Together(Stage):
     async def let_end(self, work: Sequence[asyncio.Task[None]]) -> None:
         for pod in FakePod.made:
             pod.ended.set()
-        await asyncio.wait_for(asyncio.gather(*work), 10)
+        await asyncio.wait_for(asyncio.gather(*work), 60)
 
 
 @pytest.fixture
@@ -346,7 +346,7 @@ def test_a_restore_of_a_script_that_is_cancelled(stage: Together) -> None:
             await asyncio.sleep(0.01)
         for each in work:
             each.cancel()
-        await asyncio.wait(work, timeout=10)
+        await asyncio.wait(work, timeout=60)
         assert all(each.cancelled() for each in work)
         assert [pod.events for pod in FakePod.made] == [["destroyed", "gone"]] * 2
         await runner.close_script()

@@ -25,7 +25,7 @@ def gathered(arrivals: list[int], lost: list[int], ntasks: int) -> tuple[list[in
             one, other = channels()
             other.close()
             step.add(task(one, index=index, ntasks=ntasks, step=3))
-        tasks = await asyncio.wait_for(waiting, 5)
+        tasks = await asyncio.wait_for(waiting, 60)
         for each in tasks:
             each.close()
         return [each.hello.task for each in tasks], step
@@ -103,7 +103,7 @@ def test_a_step_has_left_when_its_slurmstepd_has_ended() -> None:
         await asyncio.sleep(0)
         assert not waiting.done()
         carrier.kill()
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 60)
 
     with no_descriptor_is_lost():
         asyncio.run(scene())
@@ -113,12 +113,12 @@ def test_a_step_has_left_when_its_slurmstepd_has_ended() -> None:
 def test_a_step_that_does_not_leave_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "GATHER_SECONDS", 0.05)
     with no_descriptor_is_lost():
-        asyncio.run(asyncio.wait_for(Step("0", 1, 1, carrier=os.getpid()).left(), 10))
+        asyncio.run(asyncio.wait_for(Step("0", 1, 1, carrier=os.getpid()).left(), 60))
 
 
 @pytest.mark.parametrize("carrier", [0, 0x7FFFFFFF])
 def test_a_step_without_slurmstepd_has_left(carrier: int) -> None:
-    asyncio.run(asyncio.wait_for(Step("0", 1, 1, carrier=carrier).left(), 10))
+    asyncio.run(asyncio.wait_for(Step("0", 1, 1, carrier=carrier).left(), 60))
 
 
 def test_steps_are_numbered_as_they_come() -> None:

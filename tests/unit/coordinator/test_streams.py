@@ -203,7 +203,7 @@ class Child:
         self.process.stdout.readline()
 
     def end(self) -> None:
-        self.process.communicate(b"\n", timeout=10)
+        self.process.communicate(b"\n", timeout=60)
 
 
 def test_files_written_by_a_process(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ async def fill(channel: Channel) -> int:
     count = 0
     while True:
         try:
-            await asyncio.wait_for(channel.send("SAY", [("text", f"{count:01000d}")]), 0.05)
+            await asyncio.wait_for(channel.send("SAY", [("text", f"{count:01000d}")]), 0.3)
         except asyncio.TimeoutError:
             return count
         count += 1
@@ -197,10 +197,10 @@ def test_two_senders_on_a_full_connection_both_get_through() -> None:
         await asyncio.sleep(0)
         received = []
         for _ in range(count + 2):
-            message = await asyncio.wait_for(other.receive(), 5)
+            message = await asyncio.wait_for(other.receive(), 60)
             assert message is not None
             received.append(message.text("text"))
-        await asyncio.wait_for(asyncio.gather(*senders), 5)
+        await asyncio.wait_for(asyncio.gather(*senders), 60)
         assert received[-2:] == ["a", "b"]
         one.close()
         other.close()
@@ -215,9 +215,9 @@ def test_closing_wakes_reader_and_sender() -> None:
         reading, sending = asyncio.create_task(one.receive()), asyncio.create_task(one.send("GO"))
         await asyncio.sleep(0)
         one.close()
-        assert await asyncio.wait_for(reading, 5) is None
+        assert await asyncio.wait_for(reading, 60) is None
         with pytest.raises(ConnectionError):
-            await asyncio.wait_for(sending, 5)
+            await asyncio.wait_for(sending, 60)
         other.close()
 
     asyncio.run(scene())
@@ -240,7 +240,7 @@ def test_a_closed_channel_leaves_nothing_to_the_next_owner_of_its_descriptor() -
         await asyncio.sleep(0)
         assert await reading is None
         await peer.send("READY")
-        message = await asyncio.wait_for(second, 5)
+        message = await asyncio.wait_for(second, 60)
         assert message is not None and message.verb == "READY"
         for channel in (other, again, peer):
             channel.close()

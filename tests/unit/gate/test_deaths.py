@@ -20,8 +20,10 @@ from tests.unit.gate.nccl import wait_until
 from tests.unit.gate.test_processes import alive
 
 COMMUNICATOR = 77
-PATIENCE = boundary.Patience(stall=0.05, total=0.5)
-LEASE = 0.3
+STALL = 0.3
+PATIENCE = boundary.Patience(STALL, total=60.0)
+# Of a coordinator that dies; that of one that lives does not end before the test gives up.
+LEASE = 1.0
 
 
 class Job:
@@ -62,8 +64,8 @@ class Job:
         """Wait until it is."""
         wait_until(lambda: (one := self.member(rank)) is not None and one.held == 1, f"rank {rank} is held")
 
-    def begin(self) -> boundary.Closing:
-        closing = boundary.Closing(self.region, alive, PATIENCE, LEASE)
+    def begin(self, lease: float = 100.0, total: float = PATIENCE.total) -> boundary.Closing:
+        closing = boundary.Closing(self.region, alive, boundary.Patience(STALL, total), lease)
         closing.begin(time.monotonic())
         return closing
 
@@ -126,7 +128,7 @@ def both_at(job: Job, operations: int) -> None:
 
 def test_the_coordinator_dies_while_ranks_are_held(job: Job) -> None:
     both_at(job, 1)
-    job.begin()
+    job.begin(LEASE)
     job.tell(0, "oo")
     job.is_held(0)
     job.has(0, 3)
@@ -142,7 +144,7 @@ def test_the_coordinator_dies_while_a_rank_is_waited_for(job: Job) -> None:
     both_at(job, 1)
     job.tell(0, "o")
     job.has(0, 2)
-    job.begin()
+    job.begin(LEASE)
     job.tell(0, "o")
     job.is_held(0)
     # What the others wait for goes through at any time.
@@ -154,7 +156,7 @@ def test_the_coordinator_dies_while_a_rank_is_waited_for(job: Job) -> None:
 
 def test_the_coordinator_dies_at_a_boundary(job: Job) -> None:
     both_at(job, 1)
-    closing = job.begin()
+    closing = job.begin(LEASE)
     assert outcome(closing) is True
     job.tell(1, "o")
     job.is_held(1)
@@ -164,7 +166,7 @@ def test_the_coordinator_dies_at_a_boundary(job: Job) -> None:
 
 
 def test_the_coordinator_dies_while_a_rank_is_held_before_it_joins(job: Job) -> None:
-    job.begin()
+    job.begin(LEASE)
     job.start(0, "jo")
     job.is_held(0)
     job.has(0, 1)
@@ -173,7 +175,7 @@ def test_the_coordinator_dies_while_a_rank_is_held_before_it_joins(job: Job) -> 
 
 def test_the_coordinator_dies_after_it_has_let_one_operation_through(job: Job) -> None:
     both_at(job, 1)
-    closing = job.begin()
+    closing = job.begin(LEASE)
     job.tell(0, "oo")
     job.is_held(0)
     member = job.member(0)
@@ -202,7 +204,7 @@ def test_a_rank_dies_that_is_waited_for(job: Job) -> None:
     both_at(job, 1)
     job.tell(0, "o")
     job.has(0, 2)
-    closing = job.begin()
+    closing = job.begin(total=0.5)
     job.tell(0, "o")
     job.is_held(0)
     job.kill(1)

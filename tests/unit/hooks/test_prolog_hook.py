@@ -82,7 +82,7 @@ def test_what_an_earlier_run_left_is_removed_with_its_processes(
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     (directory / "coordinator.pid").write_text(f"{child.pid} {start_time(child.pid)}\n")
     prolog._start(settings, "")
-    assert child.wait(5) == -signal.SIGKILL
+    assert child.wait(60) == -signal.SIGKILL
     assert list((directory / "shm").iterdir()) == []
     assert not (directory / "coordinator.pid").exists()
 
@@ -216,7 +216,7 @@ def test_the_coordinator_has_nothing_of_the_prologs(tmp_path: Path) -> None:
         pass_fds=[leak],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
     )
     os.close(leak)
     # Reaching the end of its output means that nothing the coordinator inherited kept the pipes open.

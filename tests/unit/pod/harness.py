@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 POD = Path(__file__).resolve().parents[3] / "pod"
-PATIENCE = 30.0
+PATIENCE = 100.0
 UID = 4321
 GID = 4322
 GROUPS = (4322, 4400, 4401)

@@ -38,7 +38,7 @@ def pod(coordinator: FakeCoordinator) -> Pod:
 
 def enter(pod: Pod, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(ENTER), "--pid", str(pod.pid), *arguments], capture_output=True, text=True, timeout=10, check=False
+        [str(ENTER), "--pid", str(pod.pid), *arguments], capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -78,7 +78,7 @@ def test_descriptors_go_in(pod: Pod, scratch: Path) -> None:
             "-c",
             f"echo inside >/proc/self/fd/{file.fileno()}",
         ]
-        subprocess.run(command, pass_fds=(file.fileno(),), check=True, timeout=10)
+        subprocess.run(command, pass_fds=(file.fileno(),), check=True, timeout=60)
     assert (scratch / "file").read_text() == "inside\n"
 
 
@@ -131,10 +131,10 @@ def test_nothing_is_left_of_a_whole_program(pod: Pod, end: str) -> None:
         assert run.stdin is not None
         if end == "by itself":
             run.stdin.close()
-            assert run.wait(10) == 3
+            assert run.wait(60) == 3
         else:
             run.terminate()
-            assert run.wait(10) == -signal.SIGTERM
+            assert run.wait(60) == -signal.SIGTERM
     assert left() == []
 
 
@@ -163,7 +163,7 @@ def test_terminate_goes_to_the_program(pod: Pod) -> None:
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "up\n"
         process.terminate()
-        assert process.wait(10) == 12
+        assert process.wait(60) == 12
 
 
 def test_terminate_kills_by_default(pod: Pod) -> None:
@@ -172,7 +172,7 @@ def test_terminate_kills_by_default(pod: Pod) -> None:
         (child,) = children(process.pid)
         wait_until(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n", "it is executed")
         process.terminate()
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(60) == -signal.SIGTERM
         assert not process_exists(child)
 
 
@@ -181,7 +181,7 @@ def test_ignored_sigchld_of_the_caller(pod: Pod) -> None:
         [ENTER, "--pid", str(pod.pid), "--", "/bin/sh", "-c", "exit 5"],
         preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
         check=False,
-        timeout=10,
+        timeout=60,
     )
     assert result.returncode == 5
 

@@ -154,7 +154,7 @@ os.dup2(s.fileno(), 90); time.sleep(1000)'"""
         one = Guarded(pod, HANGS)
         guarded.append(one)
         os.kill(one.program, signal.SIGKILL)
-        assert one.process.communicate(timeout=10)[1] == (INSANE if repair else "")
+        assert one.process.communicate(timeout=60)[1] == (INSANE if repair else "")
         if repair:
             wait_until(lambda: status_field(pod.pid, "State").startswith("Z"), "the pod ends")
         else:
@@ -192,5 +192,5 @@ time.sleep(1000)'"""
     one = Guarded(pod, HANGS)
     guarded.append(one)
     os.kill(one.program, signal.SIGKILL)
-    assert one.process.communicate(timeout=20)[1] == INSANE
+    assert one.process.communicate(timeout=60)[1] == INSANE
     wait_until(lambda: status_field(pod.pid, "State").startswith("Z"), "the pod ends")

@@ -31,8 +31,12 @@ def mask(*numbers: int) -> str:
     return f"{sum(1 << (number - 1) for number in numbers):x}"
 
 
-def hold(pod: Pod, exits: str = "no", *numbers: int) -> None:
-    pod.wire.send("HOLD", exits=exits, signals=mask(*numbers))
+def hold(pod: Pod, exits: str = "no", *numbers: int, patience: int | None = 600_000) -> None:
+    """patience: in ms, so long that nothing passes by itself before the test gives up; None: pod init's own."""
+    if patience is None:
+        pod.wire.send("HOLD", exits=exits, signals=mask(*numbers))
+    else:
+        pod.wire.send("HOLD", exits=exits, signals=mask(*numbers), patience=patience)
 
 
 def settle(pod: Pod) -> None:
@@ -221,7 +225,7 @@ def test_a_held_end_passes_when_slurm_kills_the_shim(coordinator: FakeCoordinato
 def test_a_held_end_passes_by_itself(coordinator: FakeCoordinator, impatient: Path) -> None:
     shim = coordinator.started_shim(shell("exit 3"))
     pod = coordinator.pod(shim, program=impatient)
-    hold(pod, "yes")
+    hold(pod, "yes", patience=None)
     since = time.monotonic()
     pod.lead([shim])
     assert pod.expect("EXITED").values["held"] == "yes"
@@ -235,20 +239,20 @@ def test_the_coordinator_says_how_long_it_may_take(coordinator: FakeCoordinator)
     """For what is held already, and for what will be."""
     pod, shim = held_task(coordinator, shell("exit 3"), 3 << 8)
     since = time.monotonic()
-    pod.wire.send("HOLD", exits="yes", signals="0", patience=300)
+    hold(pod, "yes", patience=300)
     assert values(pod, "PASSED") == {"index": "0"}
-    assert 0.3 <= time.monotonic() - since < 20
+    assert time.monotonic() - since >= 0.3
     assert shim.finish()[0] == 3
 
     shim = coordinator.started_shim(SLEEP)
     pod = coordinator.pod(shim)
-    pod.wire.send("HOLD", exits="no", signals=mask(signal.SIGTERM), patience=300)
+    hold(pod, "no", signal.SIGTERM, patience=300)
     pod.lead([shim])
     since = time.monotonic()
     shim.signal(signal.SIGTERM)
     assert values(pod, "HELD") == {"index": "0", "n": "15"}
     assert values(pod, "PASSED") == {"index": "0", "n": "15"}
-    assert 0.3 <= time.monotonic() - since < 20
+    assert time.monotonic() - since >= 0.3
     assert shim.finish()[0] == -signal.SIGTERM
 
 
@@ -362,7 +366,7 @@ def test_held_signals_pass_by_themselves_each_in_its_time(coordinator: FakeCoord
     shim = coordinator.started_shim(shell("trap '' USR1; exec sleep 1000"))
     pod = coordinator.pod(shim, program=impatient)
     pod.lead([shim])
-    hold(pod, "no", signal.SIGUSR1, signal.SIGTERM)
+    hold(pod, "no", signal.SIGUSR1, signal.SIGTERM, patience=None)
     settle(pod)
     task = pod.outer_pid(shim.pid_inside)
     wait_until(lambda: status_field(task, "Name") == "sleep", "the task ignores SIGUSR1")

@@ -150,7 +150,7 @@ payload_parts = st.one_of(
 
 def parsed_by_check(what: str, data: bytes) -> str:
     """What the parser, built with sanitizers, says about data."""
-    result = subprocess.run([POD / "build/check", what], input=data, capture_output=True, check=False, timeout=10)
+    result = subprocess.run([POD / "build/check", what], input=data, capture_output=True, check=False, timeout=60)
     assert result.returncode == 0, result.stderr.decode(errors="replace")
     return result.stdout.decode(errors="replace").strip()
 
@@ -381,7 +381,7 @@ def test_leader_and_a_broken_pod_init(data: bytes) -> None:
     wire = Wire(ours)
     wire.send_bytes(data)
     assert wire.expect("FAILED").values["reason"]
-    assert process.wait(10) == 1
+    assert process.wait(60) == 1
     assert os.read(reader, 1) == b""
     os.close(reader)
     wire.close()

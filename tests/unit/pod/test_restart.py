@@ -87,7 +87,7 @@ def interrupted(children: list[subprocess.Popen[str]], call: str, plugin: Plugin
     if plugin is not None:
         assert plugin.hooks[11](child.pid) == 0
     ptrace(PTRACE_DETACH, child.pid)
-    return child.communicate(timeout=30)[0].strip()
+    return child.communicate(timeout=60)[0].strip()
 
 
 EPOLL = "c.epoll_wait(poll, room, 1, {})"

@@ -61,7 +61,7 @@ def listening(house: House) -> Iterator[socket.socket]:
         listening.bind(str(house.socket))
         house.socket.chmod(0o666)
         listening.listen(8)
-        listening.settimeout(10)
+        listening.settimeout(60)
         yield listening
     house.socket.unlink(missing_ok=True)
 

@@ -76,4 +76,4 @@ def check(build: Path) -> Iterator[Checker]:
     yield checker
     assert checker.process.stdin
     checker.process.stdin.close()
-    assert checker.process.wait(timeout=10) == 0  # also: the leak check
+    assert checker.process.wait(timeout=60) == 0  # also: the leak check

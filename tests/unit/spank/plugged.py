@@ -48,7 +48,7 @@ def run(
     host: Path, plugin: Path, context: str, *words: str, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [str(host), str(plugin), context, *words], capture_output=True, text=True, timeout=30, env=env or {}
+        [str(host), str(plugin), context, *words], capture_output=True, text=True, timeout=60, env=env or {}
     )
     assert done.returncode == 0, done.stderr
     return done

@@ -32,7 +32,7 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(tmp_path / str(JOB) / "task.sock"))
         listening.listen(16)
-        listening.settimeout(10)
+        listening.settimeout(60)
         yield listening
 
 
@@ -133,7 +133,7 @@ def test_a_task_that_is_not_wrapped_has_no_child_that_it_did_not_make(
 ) -> None:
     listener.close()
     words = [*task_words(libexec), GIVEN, "exec=1", "--", "/bin/sh", "-c", "cat /proc/$$/task/$$/children"]
-    done = subprocess.run([str(host), str(plugin), "remote", *words], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([str(host), str(plugin), "remote", *words], capture_output=True, text=True, timeout=60)
     # The child that it does see is the cat.
     assert len(done.stdout.splitlines()[-1].split()) == 1, done.stdout
 
@@ -152,7 +152,7 @@ def test_the_shim_is_executed_through_its_descriptor(
     host: Path, plugin: Path, libexec: Path, listener: socket.socket
 ) -> None:
     words = [*task_words(libexec), GIVEN, f"setuid={NOBODY}", "exec=1", *TASK]
-    done = subprocess.run([str(host), str(plugin), "remote", *words], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([str(host), str(plugin), "remote", *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 7, done.stderr
     assert re.search(
         r"\[/proc/self/fd/\d+\]\[slurmckpt-shim\]\[\d+\]\[/bin/echo\]\[hello world\] timeout 0$", done.stdout

@@ -32,7 +32,7 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(tmp_path / str(JOB) / "task.sock"))
         listening.listen(16)
-        listening.settimeout(10)
+        listening.settimeout(60)
         yield listening
 
 
@@ -134,7 +134,7 @@ def test_a_file_system_without_exec_never_reaches_the_task(
     script = 'mount -t tmpfs -o noexec none "$0" && cp "$0/../shim" "$0/" && exec "$@"'
     words = [*task_words(libexec), f"arg=libexec={mounted}", GIVEN, NODE, f"setuid={NOBODY}", *TASK]
     command = ["unshare", "--mount", "sh", "-c", script, str(mounted), str(host), str(plugin), "remote", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert without_checkpoints(done) == "this task cannot execute the task shim: Permission denied"
 
 
@@ -183,7 +183,7 @@ def test_a_closed_stderr_does_not_kill_the_task(host: Path, plugin: Path, libexe
         stdout=subprocess.PIPE,
         stderr=writer,
         text=True,
-        timeout=30,
+        timeout=60,
         # Python ignores SIGPIPE and children inherit that; a task has the default.
         restore_signals=True,
     )

@@ -16,7 +16,7 @@ def test_run_to_end_ends_after_its_function_also_when_cancelled() -> None:
 
     def work() -> str:
         started.set()
-        go.wait(10)
+        go.wait(60)
         ended.set()
         return "result"
 

@@ -22,7 +22,7 @@ async def _both(files: UserFiles, gate: threading.Event) -> None:
     never: list[int] = []
     # At once: it is known by now.
     with pytest.raises(StoreError, match="not answered"):
-        await asyncio.wait_for(files.run(never.append, 1), 10)
+        await asyncio.wait_for(files.run(never.append, 1), 60)
     gate.set()
     while True:
         try:

@@ -176,4 +176,4 @@ async def until(condition: Callable[[], object]) -> None:
         while not condition():
             await asyncio.sleep(0.002)
 
-    await asyncio.wait_for(wait(), 10)
+    await asyncio.wait_for(wait(), 60)

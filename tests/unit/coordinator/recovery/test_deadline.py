@@ -41,7 +41,7 @@ def run_to_its_end(stage: Stage) -> None:
     async def scene() -> None:
         deadline = deadline_of(stage)
         deadline.started.set()
-        await asyncio.wait_for(deadline.run(), 10)
+        await asyncio.wait_for(deadline.run(), 60)
 
     asyncio.run(scene())
 
@@ -193,7 +193,7 @@ def test_a_controller_that_is_away(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         assert not running.done()
         stage.slurm.job_info = info
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 60)
 
     asyncio.run(scene())
     assert stage.slurm.requeued == [7]

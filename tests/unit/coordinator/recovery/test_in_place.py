@@ -19,7 +19,7 @@ from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import Refused, StoreError
 from slurmckpt.store.manifest import Manifest
 from tests.unit.coordinator.parts import channels, image, saved_task, task
-from tests.unit.coordinator.recovery.stage import SpokenPod, Stage
+from tests.unit.coordinator.recovery.stage import SpokenPod, Stage, until
 from tests.unit.coordinator.script.world import payload
 
 
@@ -30,13 +30,14 @@ class FakePlanner:
         self.stage = stage
         self.found: list[Manifest | Exception] = []
         self.refused: list[str] = []
-        self.delay = 0.0
+        self.fetched: asyncio.Event | None = None
 
     def again(self, staging: Path) -> FakePlanner:
         return self
 
     async def next(self) -> Plan | None:
-        await asyncio.sleep(self.delay)
+        if self.fetched is not None:
+            await self.fetched.wait()
         if not self.found:
             return None
         manifest = self.found.pop(0)
@@ -215,18 +216,16 @@ def test_shims_of_steps_that_are_forgotten_are_forgotten(stage: Scenery) -> None
 
 def test_ranks_die_in_time_while_a_large_checkpoint_is_still_fetched(stage: Scenery) -> None:
     """Pod init holds their ends for a while only."""
-    stage.planner.delay = 0.3
-    since = time.monotonic()
-    killed: list[float] = []
+    stage.planner.fetched = asyncio.Event()
     kill = stage.pod.kill_tasks
 
     async def kill_tasks() -> None:
-        killed.append(time.monotonic() - since)
         await kill()
+        assert stage.planner.fetched is not None
+        stage.planner.fetched.set()
 
     stage.pod.kill_tasks = kill_tasks  # type: ignore[method-assign]
-    assert stage.recover(until=since + 0.05).seq == 1
-    assert killed[0] < 0.3
+    assert stage.recover(until=time.monotonic() + 0.05).seq == 1
 
 
 def test_and_while_another_checkpoint_is_still_committed(stage: Scenery) -> None:
@@ -235,12 +234,9 @@ def test_and_while_another_checkpoint_is_still_committed(stage: Scenery) -> None
     def busy() -> None:
         async def commit() -> None:
             async with stage.checkpointer.one_at_a_time:
-                committing.set()
-                await asyncio.sleep(0.2)
-                assert stage.pod.told == ["kill"]
+                await until(lambda: stage.pod.told == ["kill"])
                 assert stage.restored == []
 
-        committing = asyncio.Event()
         tasks.append(asyncio.ensure_future(commit()))
 
     tasks: list[Any] = []

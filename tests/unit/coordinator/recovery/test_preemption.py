@@ -101,7 +101,7 @@ def test_a_job_that_ends_does_not_wait_for_it(tmp_path: Path) -> None:
         noticing = asyncio.create_task(preemption.take_last_checkpoint())
         await asyncio.sleep(0.01)
         noticing.cancel()
-        await asyncio.wait_for(preemption.end(), 5)
+        await asyncio.wait_for(preemption.end(), 60)
 
     asyncio.run(scene())
     assert preemption.noticed

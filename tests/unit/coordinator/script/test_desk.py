@@ -63,7 +63,7 @@ def serve(world: World, scene: Scene, pod: Any = POD) -> None:
             await scene()
             await until(lambda: world.script.arriving == 0)
         finally:
-            await asyncio.wait_for(desk.close(), 10)
+            await asyncio.wait_for(desk.close(), 60)
         await world.script.end()
         assert world.script.arriving == 0
 
@@ -89,7 +89,7 @@ def test_an_srun_of_the_script(tmp_path: Path) -> None:
         out = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
         stand_in.hand_over([out], fds=[1])
         os.close(out)
-        message = await asyncio.wait_for(stand_in.channel.receive(), 20)
+        message = await asyncio.wait_for(stand_in.channel.receive(), 60)
         assert message is not None and message.verb == "LAUNCHED"
         (launch,) = world.script.launches.values()
         assert launch.stand_in == os.getpid()
@@ -164,7 +164,7 @@ def test_a_stand_in_that_keeps_its_socket_is_launched_once(
     async def scene() -> None:
         stand_in = StandIn(world)
         stand_in.hand_over([])
-        message = await asyncio.wait_for(stand_in.channel.receive(), 20)
+        message = await asyncio.wait_for(stand_in.channel.receive(), 60)
         assert message is not None and message.verb == "LAUNCHED"
         message.close()
         send_raw(stand_in.socket, packed("LAUNCH", v=1), [0, 1, 2])
@@ -320,8 +320,8 @@ def test_closing_while_stand_ins_are_served(tmp_path: Path, manner: str) -> None
         silent, waiting = StandIn(world), StandIn(world)
         waiting.hand_over([])
         await until(lambda: world.script.arriving == 2 and bool(world.script.launches))
-        await asyncio.wait_for(desk.close(), 10)
-        await asyncio.wait_for(world.script.end(), 10)
+        await asyncio.wait_for(desk.close(), 60)
+        await asyncio.wait_for(world.script.end(), 60)
         assert (world.script.arriving, world.script.running()) == (0, [])
         assert await silent.heard() == []
         # The end of the connection: it runs directly, or it was launched before that.
@@ -362,7 +362,8 @@ def test_many_at_once(tmp_path: Path) -> None:
         for stand_in in stand_ins:
             stand_in.hand_over([])
         found = await asyncio.gather(*(stand_in.heard() for stand_in in stand_ins))
-        assert found == [["LAUNCHED"]] * 12
+        # On a busy machine some have to be told to wait.
+        assert [words[-1] for words in found] == ["LAUNCHED"] * 12 and set().union(*found) <= {"WAIT", "LAUNCHED"}
 
     serve(world, scene)
     assert world.script.numbered == 12

@@ -153,7 +153,7 @@ def test_it_can_be_ended_although_the_user_has_stopped_it(tmp_path: Path, manner
             if stopped != "neither":
                 os.kill(launch.pid if stopped == "srun" else parent_of(launch.pid), signal.SIGSTOP)
             launch.kill()
-            await asyncio.wait_for(launch.ended.wait(), 10)
+            await asyncio.wait_for(launch.ended.wait(), 60)
             assert (launch.status, launch.killed) == (signal.SIGKILL, True)
             await until(lambda: dead(launch.pid))
             # Once more does no harm.
@@ -191,12 +191,12 @@ def test_a_process_that_is_not_its_launchers_child_is_not_its_srun(tmp_path: Pat
             launch = launch_of(given, pipes)
             await world.start(launch, pipes, given)
             launch.kill()
-            await asyncio.wait_for(launch.ended.wait(), 10)
+            await asyncio.wait_for(launch.ended.wait(), 60)
         close(given)
 
     play(scene)
     assert stranger.poll() is None
-    stranger.communicate(b"\n", timeout=10)
+    stranger.communicate(b"\n", timeout=60)
     assert stranger.returncode == 0
 
 

@@ -53,10 +53,6 @@ class World:
         """From now on the launcher is of this manner."""
         if manner == "real":
             shutil.copy(LAUNCHER, self.launcher)
-            # The program runs as the user that it is told.
-            for part in (self.top, *self.top.parents):
-                if part.stat().st_uid == os.geteuid() and part.parent != part:
-                    part.chmod(part.stat().st_mode | 0o111)
             return
         words = [sys.executable, "-S", "-E", str(DOUBLE), manner]
         self.launcher.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
