@@ -25,8 +25,10 @@
 #include "origin.h"
 #include "say.h"
 #include "shim.h"
+#include "told.h"
 
 /* Of slurm.h, which spank.h does not include. */
+#define STEP_BATCH UINT32_C(0xfffffffb)
 #define STEP_EXTERN UINT32_C(0xfffffffc)
 #define STEP_INTERACTIVE UINT32_C(0xfffffffa)
 
@@ -40,10 +42,13 @@ static struct origin stepd_origin;
 
 /* From task_init_privileged to task_init of one task, which is a process of its own. */
 static struct {
-	bool wanted;   /* this task should be wrapped */
-	int sock;      /* connected, HELLO sent; or -1 */
-	int shim;      /* the shim's binary; or -1 */
-	char why[320]; /* why it cannot be wrapped; empty when it can */
+	bool wanted;          /* this task should be wrapped */
+	bool batch;           /* it is the batch script */
+	bool noted;           /* why stands in the job's output, as a step before this one has noted */
+	int sock;             /* connected, HELLO sent; or -1 */
+	int shim;             /* the shim's binary; or -1 */
+	char why[TOLD_MAX];   /* why it cannot be wrapped; empty when it can */
+	char told[TOLD_MAX];  /* what the script was told; empty for nothing */
 } task = { .sock = -1, .shim = -1 };
 
 void remote_init(void)
@@ -118,6 +123,7 @@ void remote_task_init_privileged(spank_t spank, const struct plugin_args *args)
 	bool off = options_off();
 	int anchor = -1;
 
+	told_take(spank, task.told);
 	if (off && hello.launch == LAUNCH_NONE)
 		return;
 	if (!read_hello(spank, &hello)) {
@@ -136,11 +142,12 @@ void remote_task_init_privileged(spank_t spank, const struct plugin_args *args)
 	}
 
 	task.wanted = true;
+	task.batch = hello.step == STEP_BATCH;
 	if (in_container(spank))
 		return;
 	task.shim = program_open(args->libexec, "shim", task.why, sizeof(task.why));
 	if (task.shim < 0)
-		return;
+		goto out;
 	/* One for the step; only now is there somebody with root's rights below slurmstepd. */
 	if (hello.task == 0)
 		anchor = anchor_start(args->libexec);
@@ -148,6 +155,11 @@ void remote_task_init_privileged(spank_t spank, const struct plugin_args *args)
 	/* What the task becomes is the user's: it must not have this. */
 	if (anchor >= 0)
 		close(anchor);
+
+out:
+	/* The task that says it notes it. */
+	if (task.why[0] != '\0' && hello.task == 0)
+		task.noted = told_note(directory, task.why);
 }
 
 /* Puts the shim in front of the task. Returns 0, or -1 with the reason in task.why. */
@@ -177,7 +189,7 @@ static int wrap(spank_t spank)
 	return 0;
 }
 
-/* One line for the step, in the job's own output, and one for each node, in slurmd's log. */
+/* One line for each node in slurmd's log, and one in the job's own output, unless it is there already. */
 static void report(spank_t spank)
 {
 	char node[256] = "";
@@ -194,8 +206,10 @@ static void report(spank_t spank)
 		gethostname(node, sizeof(node) - 1);
 	snprintf(text, sizeof(text), "no checkpoints for this step: %s; see " LOG_FILE " on %.64s", task.why, node);
 	slurm_info("slurmckpt: %s", text);
-	if (nodeid == 0)
+	if (nodeid == 0 && (task.batch || (!task.noted && strcmp(task.told, task.why) != 0)))
 		say(text);
+	if (task.batch)
+		told_pass_on(spank, task.why);
 }
 
 void remote_task_init(spank_t spank)

@@ -62,7 +62,8 @@ def test_a_job_runs_as_if_we_were_not_there(cluster: Cluster, directory: Path, b
     """Its output has one line more, its status is its own."""
     target, cover, line = BREAKAGES[breakage]
     with hidden(cluster, target, cover):
-        job = cluster.submit("python3 chain.py 40 0.1 /dev/null 3", "--checkpoint-interval=1s", directory=directory)
+        script = "srun true; srun true; python3 chain.py 40 0.1 /dev/null 3"
+        job = cluster.submit(script, "--checkpoint-interval=1s", directory=directory)
         assert job.wait_end() == "FAILED"
         assert job.info()["exit_code"]["return_code"]["number"] == 3
         cluster.all_idle()

@@ -174,6 +174,42 @@ def test_the_line_is_said_once_for_a_step(
     assert (bool(done.stderr), bool(lines(done, "info"))) == (said, logged)
 
 
+BATCH = 0xFFFFFFFB
+MISSING = "there is no coordinator for this job on this node"
+
+
+@needs_root
+def test_the_line_is_said_once_for_a_script_and_its_steps(host: Path, plugin: Path, libexec: Path) -> None:
+    """A script may start thousands. Where nothing of the job is on the node, its environment carries the word."""
+    script = run(host, plugin, "remote", *task_words(libexec, step=BATCH), GIVEN, NODE, *TASK)
+    assert without_checkpoints(script) == MISSING
+    (word,) = [line for line in lines(script, "environment") if line.startswith("SLURM_CKPT_TOLD=")]
+    assert word == f"SLURM_CKPT_TOLD={MISSING}"
+    step = run(host, plugin, "remote", *task_words(libexec), GIVEN, NODE, f"env={word}", *TASK)
+    assert (step.stderr, argv(step)) == ("", UNWRAPPED)
+    assert lines(step, "info") and not [line for line in lines(step, "environment") if "TOLD" in line]
+    # A job that the script submits has an output of its own; and another reason is news.
+    nested = run(host, plugin, "remote", *task_words(libexec, step=BATCH), GIVEN, NODE, f"env={word}", *TASK)
+    assert without_checkpoints(nested) == MISSING
+    other = run(host, plugin, "remote", *task_words(libexec), GIVEN, NODE, "env=SLURM_CKPT_TOLD=other", *TASK)
+    assert without_checkpoints(other) == MISSING
+
+
+@needs_root
+def test_the_line_is_said_once_when_the_coordinator_has_died(
+    host: Path, plugin: Path, libexec: Path, listener: socket.socket
+) -> None:
+    """The script runs on; its sruns find the job's directory."""
+    listener.close()
+    words = [*task_words(libexec), GIVEN, NODE, *TASK]
+    assert without_checkpoints(run(host, plugin, "remote", *words)) == "the coordinator of this job has ended"
+    assert [run(host, plugin, "remote", *words).stderr for _ in range(2)] == ["", ""]
+    (libexec / str(JOB) / "task.sock").unlink()
+    assert without_checkpoints(run(host, plugin, "remote", *words)) == MISSING
+    assert run(host, plugin, "remote", *words).stderr == ""
+    assert (libexec / str(JOB) / "told").stat().st_mode & 0o7777 == 0o600
+
+
 @needs_root
 def test_a_closed_stderr_does_not_kill_the_task(host: Path, plugin: Path, libexec: Path) -> None:
     reader, writer = os.pipe()

@@ -127,6 +127,17 @@ spank_err_t spank_unsetenv(spank_t spank, const char *name)
 	return ESPANK_SUCCESS;
 }
 
+spank_err_t spank_setenv(spank_t spank, const char *name, const char *value, int overwrite)
+{
+	static char entry[1024];
+
+	(void)overwrite;
+	spank_unsetenv(spank, name);
+	snprintf(entry, sizeof(entry), "%s=%s", name, value);
+	environment[environment_count++] = entry;
+	return ESPANK_SUCCESS;
+}
+
 #ifndef OLD_SLURM
 spank_err_t spank_prepend_task_argv(spank_t spank, int argc, const char *argv[])
 {
