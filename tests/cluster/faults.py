@@ -215,7 +215,8 @@ CAPTURE = (
         "CRIU is killed when it has written the images, of ranks with TCP connections",
         LOST,
         (),
-        "CRIU was killed and a process of the pod cannot be brought back|pod init .* does not answer",
+        # The command runs as a step of the job, which Slurm ends with it: it may not come to its answer.
+        "CRIU was killed and a process of the pod cannot be brought back|pod init .* does not answer|STEP .* FAILED",
         state="FAILED",
         signal=9,
         output="part",

@@ -30,6 +30,8 @@ SETTINGS = "/etc/slurmckpt/slurmckpt.toml"
 QUICK = "\npatience = '8s'\n[capture]\ntimeout = '12s'\n"
 AT_ONCE = 6
 LINES = 150  # of 0.2 s
+# What slurmstepd says of a task that was killed; and slurmd, when the whole prolog takes longer than MessageTimeout - 2 s.
+SLURMS_OWN = re.compile(r"^slurmckpt: |^slurmstepd: |error: Prolog hung on node")
 LOAD = ("srun python3 ring.py 5000 0.1 3", "python3 chain.py 5000 0.1")
 
 # What a job, or one that has ended, must not have on a node any more. $1: its number.
@@ -135,7 +137,7 @@ class Stage:
         found = (state, code["return_code"]["number"], code["signal"]["id"]["number"])
         lines = job.output().splitlines()
         said = [line.removeprefix("slurmckpt: ") for line in lines if line.startswith("slurmckpt: ")]
-        printed = [line for line in lines if not line.startswith(("slurmckpt: ", "slurmstepd: "))]
+        printed = [line for line in lines if not SLURMS_OWN.search(line)]
         assert found == (fault.state, fault.status, fault.signal), job.output()[-1000:]
         assert len(said) == len(fault.says), said
         assert all(re.fullmatch(pattern, line) for pattern, line in zip(fault.says, said, strict=True)), said
