@@ -158,6 +158,9 @@ def _is_below(pids: Iterable[int], home: str) -> bool:
         with contextlib.ExitStack() as stack:
             try:
                 current = os.open(f"{procfs.PROC}/{pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+            except PermissionError:
+                # So the kernel says of one that ends just then, too: its name could be read a moment ago.
+                continue
             except OSError as error:
                 if procfs.is_gone(error):
                     continue

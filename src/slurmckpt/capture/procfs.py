@@ -80,18 +80,45 @@ def link(path: str, directory: int | None = None) -> str | None:
     directory: the descriptor of the one that `path` is relative to. A target longer than a page, which the kernel
     cannot show, is returned as the empty string.
     """
-    try:
-        return os.readlink(path, dir_fd=directory)
-    except OSError as error:
-        if is_gone(error):
-            return None
-        if error.errno == errno.ENAMETOOLONG:
-            return ""
-        raise
+    for second in (False, True):
+        try:
+            return os.readlink(path, dir_fd=directory)
+        except OSError as error:
+            if is_gone(error):
+                return None
+            if error.errno == errno.ENAMETOOLONG:
+                return ""
+            if second or not _may_be_gone(error):
+                raise
+    return None
 
 
-def names(path: str) -> list[str]:
-    """The names in a directory of /proc; empty when it has gone."""
+def status(path: str, directory: int | None = None, follow: bool = True) -> os.stat_result | None:
+    """Of what a link of /proc leads to, or of the link itself; None when it has gone.
+
+    directory: as of link(). Blocks while the file system of what it leads to does not answer.
+    """
+    for second in (False, True):
+        try:
+            return os.stat(path, dir_fd=directory, follow_symlinks=follow)
+        except OSError as error:
+            if is_gone(error):
+                return None
+            if second or not _may_be_gone(error):
+                raise
+    return None
+
+
+def _may_be_gone(error: OSError) -> bool:
+    """The links of a process that ends just then are forbidden (proc_pid_get_link() in Linux fs/proc/base.c).
+
+    Whoever looks once more finds that they are gone, or else that they are forbidden.
+    """
+    return error.errno == errno.EACCES
+
+
+def names(path: str | int) -> list[str]:
+    """The names in a directory of /proc, by its path or a descriptor of it; empty when it has gone."""
     try:
         return os.listdir(path)
     except OSError as error:

@@ -191,17 +191,12 @@ def read_descriptors(processes: Iterable[Process], limit: int) -> Descriptors:
     """
     found = Descriptors()
     for process in processes:
-        directory, highest = f"{procfs.PROC}/{process.pid}/fd", -1
-        for name in procfs.names(directory):
-            if found.count >= limit:
-                found.complete = False
-                return found
-            found.count += 1
-            number = int(name)
-            highest = max(highest, number)
-            _look_at(process, number, f"{directory}/{name}", found)
-        if highest >= 0:
-            found.highest[process.pid] = Holder(process, highest)
+        base = f"{procfs.PROC}/{process.pid}"
+        with procfs.opened(f"{base}/fd") as links, procfs.opened(f"{base}/fdinfo") as records:
+            if links is not None and records is not None:
+                _look_at(_Table(process, links, records), limit, found)
+        if not found.complete:
+            break
     return found
 
 
@@ -233,62 +228,75 @@ def other_end_lives(pipe: HalfPipe) -> bool:
     return not events & (select.POLLHUP if pipe.reading else select.POLLERR)
 
 
-def _look_at(process: Process, number: int, path: str, found: Descriptors) -> None:
-    target = procfs.link(path)
+@dataclass(frozen=True)
+class _Table:
+    """What /proc shows of the descriptors of a process. links, records: our descriptors of its fd and fdinfo."""
+
+    process: Process
+    links: int
+    records: int
+
+    def record(self, name: str) -> bytes:
+        """Empty when the descriptor has gone."""
+        return procfs.read_record(name, directory=self.records) or b""
+
+
+def _look_at(table: _Table, limit: int, found: Descriptors) -> None:
+    highest = -1
+    for name in procfs.names(table.links):
+        if found.count >= limit:
+            found.complete = False
+            return
+        found.count += 1
+        holder = Holder(table.process, int(name))
+        highest = max(highest, holder.descriptor)
+        _look_at_one(table, holder, name, found)
+    if highest >= 0:
+        found.highest[table.process.pid] = Holder(table.process, highest)
+
+
+def _look_at_one(table: _Table, holder: Holder, name: str, found: Descriptors) -> None:
+    target = procfs.link(name, table.links)
     if target is None:
         return
-    holder = Holder(process, number)
     numbered = _NUMBERED.fullmatch(target)
     if numbered is None:
         if target.startswith("anon_inode:"):
             kind = target[len("anon_inode:") :].strip("[]")
-            information = procfs.read_record(_fdinfo(holder)) or b"" if kind in _TELLING else b""
-            found.anonymous.append(Anonymous(holder, kind, information))
+            found.anonymous.append(Anonymous(holder, kind, table.record(name) if kind in _TELLING else b""))
         elif target == "" or target.startswith(("/", "(")):
-            _look_at_file(holder, target, path, found)
+            _look_at_file(table, holder, name, target, found)
         # Others, such as `net:[4026531840]`, are namespaces and pidfds, which CRIU knows by themselves.
     elif numbered[1] == "socket":
         found.sockets.setdefault(int(numbered[2]), holder)
     else:
-        _look_at_pipe(holder, int(numbered[2]), path, found)
+        _look_at_pipe(table, holder, name, int(numbered[2]), found)
 
 
-def _look_at_pipe(holder: Holder, inode: int, path: str, found: Descriptors) -> None:
-    try:
-        # The permissions of the link itself say how the descriptor was opened (proc_pid_fd(5)).
-        mode = os.lstat(path).st_mode
-    except OSError as error:
-        if procfs.is_gone(error):
-            return
-        raise
+def _look_at_pipe(table: _Table, holder: Holder, name: str, inode: int, found: Descriptors) -> None:
+    # The permissions of the link itself say how the descriptor was opened (proc_pid_fd(5)).
+    status = procfs.status(name, table.links, follow=False)
+    if status is None:
+        return
     ends = found.pipes.setdefault(inode, PipeEnds())
-    if mode & stat.S_IWUSR and not ends.writers:
-        match = _FDINFO.match(procfs.read_record(_fdinfo(holder)) or b"")
+    if status.st_mode & stat.S_IWUSR and not ends.writers:
+        match = _FDINFO.match(table.record(name))
         if match is not None and int(match[2], 8) & os.O_DIRECT:
             found.packet_pipes.append(holder)
-    if mode & stat.S_IRUSR:
+    if status.st_mode & stat.S_IRUSR:
         ends.readers.append(holder)
-    if mode & stat.S_IWUSR:
+    if status.st_mode & stat.S_IWUSR:
         ends.writers.append(holder)
 
 
-def _look_at_file(holder: Holder, target: str, path: str, found: Descriptors) -> None:
-    information = procfs.read_record(_fdinfo(holder))
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        if procfs.is_gone(error):
-            return
-        raise
-    match = _FDINFO.match(information or b"")
-    if match is None:
+def _look_at_file(table: _Table, holder: Holder, name: str, target: str, found: Descriptors) -> None:
+    information = table.record(name)
+    status = procfs.status(name, table.links)
+    match = _FDINFO.match(information)
+    if status is None or match is None:
         return
     position, flags, mount = int(match[1]), int(match[2], 8), int(match[3])
     terminal = -1
-    if stat.S_ISCHR(status.st_mode) and (index := _TERMINAL.search(information or b"")):
+    if stat.S_ISCHR(status.st_mode) and (index := _TERMINAL.search(information)):
         terminal = int(index[1])
     found.files.append(FileDescriptor(holder, target, status, flags, mount, position, terminal))
-
-
-def _fdinfo(holder: Holder) -> str:
-    return f"{procfs.PROC}/{holder.process.pid}/fdinfo/{holder.descriptor}"

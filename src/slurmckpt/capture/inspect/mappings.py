@@ -78,13 +78,10 @@ def read_mappings(processes: Iterable[Process]) -> list[Mappings]:
     known = _Known()
     found: list[Mappings] = []
     for process in processes:
-        mappings = Mappings(process)
-        for line in (procfs.read(f"{procfs.PROC}/{process.pid}/maps", MAPS_BYTES) or b"").split(b"\n"):
-            addresses, _, what = line.partition(b" ")
-            mapping = known[what]
-            if mapping is not None:
-                mappings.named.append(mapping)
-                mappings.addresses.append(addresses)
+        text = procfs.read(f"{procfs.PROC}/{process.pid}/maps", MAPS_BYTES) or b""
+        lines = [line.partition(b" ") for line in text.split(b"\n")]
+        named = [(one, addresses) for addresses, _, what in lines if (one := known[what]) is not None]
+        mappings = Mappings(process, [one for one, _ in named], [addresses for _, addresses in named])
         _look_closer(mappings)
         found.append(mappings)
     return found
@@ -140,11 +137,5 @@ def _mapped(process: Process, addresses: str) -> tuple[str, os.stat_result] | No
     """The file behind a mapping: its path, which maps itself cannot show unambiguously, and its status."""
     path = f"{procfs.PROC}/{process.pid}/map_files/{addresses}"
     target = procfs.link(path)
-    if target is None:
-        return None
-    try:
-        return target, os.stat(path)
-    except OSError as error:
-        if procfs.is_gone(error):
-            return None
-        raise
+    status = procfs.status(path)
+    return None if target is None or status is None else (target, status)
