@@ -14,7 +14,6 @@ from slurmckpt.errors import SlurmckptError, one_line
 
 # ioctl_ns(2): _IO(0xb7, 0x2)
 _NS_GET_PARENT = 0xB702
-_COMMAND_LINE_BYTES = 80
 _STATUS = re.compile(r"^(Name|State|PPid|TracerPid|Uid|NSpid):\t(.*)$", re.MULTILINE)
 
 
@@ -23,9 +22,9 @@ class Process:
     """One process at the moment it was looked at. Texts were chosen by the user: show them with str() or one_line().
 
     pid, ppid: on this node; ppid 0 when the parent is outside the node's PID namespace. ns_pid: inside the pod.
-    cmdline: its first 80 bytes. comm: as /proc/PID/status writes it, with newlines and backslashes escaped. uid: real
-    uid. state: the letter of /proc/PID/status. tracer: pid on this node of the process that traces it, or 0. rank: of
-    the task that it belongs to, -1 when that is not known.
+    comm: as /proc/PID/status writes it, with newlines and backslashes escaped. uid: real uid. state: the letter of
+    /proc/PID/status. tracer: pid on this node of the process that traces it, or 0. rank: of the task that it belongs
+    to, -1 when that is not known.
     """
 
     pid: int
@@ -34,7 +33,6 @@ class Process:
     uid: int
     comm: str
     exe: str
-    cmdline: str
     state: str
     tracer: int
     rank: int = -1
@@ -125,7 +123,6 @@ def read_process(pid: int, depth: int = 0) -> Process | None:
             uid=int(fields["Uid"].split()[0]),
             comm=fields["Name"],
             exe=procfs.link(f"{directory}/exe") or "",
-            cmdline=_command_line(procfs.read_record(f"{directory}/cmdline", _COMMAND_LINE_BYTES) or b""),
             state=fields["State"][:1],
             tracer=int(fields["TracerPid"]),
         )
@@ -138,11 +135,6 @@ def name_of(pid: int) -> str:
     """`process PID (command)` of a process of this node, for messages."""
     found = read_process(pid)
     return f"process {pid} ({one_line(found.comm, 40)})" if found else f"process {pid}"
-
-
-def _command_line(raw: bytes) -> str:
-    words = os.fsdecode(raw.rstrip(b"\0")).split("\0")
-    return one_line(" ".join(words))
 
 
 def _depth(pid: int) -> int:

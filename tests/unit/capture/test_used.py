@@ -31,7 +31,7 @@ MOUNTS = {1: Mount("ext4", "254:0"), 2: Mount("fuse.squashfuse", "0:42"), 3: Mou
 
 def process(pid: int) -> Process:
     """A process of that number."""
-    return Process(pid, pid, 1, 1000, "python3", "", "", "S", 0)
+    return Process(pid, pid, 1, 1000, "python3", "", "S", 0)
 
 
 def mapped(pid: int) -> Mappings:

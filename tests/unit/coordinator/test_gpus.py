@@ -31,7 +31,7 @@ OLD, NEW = "0" * 31 + "1", "0" * 31 + "2"
 
 
 def process(pid: int, ns_pid: int) -> Process:
-    return Process(pid, ns_pid, 1, 1000, "train", "/bin/train", "train", "S", 0)
+    return Process(pid, ns_pid, 1, 1000, "train", "/bin/train", "S", 0)
 
 
 class Client:

@@ -48,7 +48,7 @@ class Scripted(Stage):
         return self.refused if given[0].name == "batch" else super()._scan(*given)
 
     def _find(self, script: Script, processes: Sequence[Process]) -> list[StandIn]:
-        process = Process(os.getpid(), 120, 1, 0, "srun", "", "", "S", 0)
+        process = Process(os.getpid(), 120, 1, 0, "srun", "", "S", 0)
         found = [StandIn(process, one, one.status, one.step) for one in script.launches.values()]
         self.at_look()
         return found

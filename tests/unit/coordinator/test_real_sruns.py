@@ -29,7 +29,7 @@ def test_an_srun_that_is_no_stand_in_is_not_captured(
     program = {"stand-in": libexec / "srun", "other": Path("/bin/sleep")}.get(kind, other / "srun")
     with subprocess.Popen([program, "100"]) as running:
         pid = 0x7FFFFFFF if kind == "gone" else running.pid
-        process = Process(pid, 120, 1, 0, "srun", str(program), "srun -n1 hostname", "S", 0)
+        process = Process(pid, 120, 1, 0, "srun", str(program), "S", 0)
         found = PodScan([process], [], [], [], [], [], [])
         monkeypatch.setattr(participant, "scan", lambda *_, **__: found)
         monkeypatch.setattr(participant, "pid_on_node", lambda *_: 4)

@@ -41,7 +41,7 @@ def found(carry: list[str], *environments: dict[str, str], home: str = "/home/ja
     waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     running = [subprocess.Popen(waits, stdin=subprocess.PIPE, env=environment) for environment in environments]
     try:
-        processes = [Process(each.pid, 1, 1, 0, "x", "x", "x", "S", 0) for each in running]
+        processes = [Process(each.pid, 1, 1, 0, "x", "x", "S", 0) for each in running]
         pod = Pod(PodScan(processes, [], [], [], [], [], []), -1, 0)
         return [each.path for each in carrying.find([pod], Rules(Files(carry=tuple(carry)), 0, home, Path("/own")))]
     finally:

@@ -35,7 +35,7 @@ class Restored:
             self.stand_in = subprocess.Popen(["/bin/sleep", "1000"], stdin=source, stdout=out)
         self.directory = top / "batch"
         (self.directory / "launches").mkdir(parents=True)
-        process = Process(self.stand_in.pid, PID, 1, 0, "srun", "", "", "S", 0)
+        process = Process(self.stand_in.pid, PID, 1, 0, "srun", "", "S", 0)
         monkeypatch.setattr(restart, "pod_processes", lambda init_pid: [process])
 
     def srun(self, number: int, numbers: Sequence[int], **changes: object) -> LaunchImage:

@@ -20,7 +20,7 @@ from tests.unit.coordinator.script.world import World, payload
 
 def waiting(number: int, status: int | None = None, step: str = "") -> StandIn:
     launch = Launch(number, payload([0, 1]), {}, f"pipe:[{number}1]", f"pipe:[{number}2]", step=step)
-    return StandIn(Process(4000 + number, 100 + number, 1, 0, "srun", "", "", "S", 0), launch, status, launch.step)
+    return StandIn(Process(4000 + number, 100 + number, 1, 0, "srun", "", "S", 0), launch, status, launch.step)
 
 
 def test_without_a_script_nothing_is_kept(tmp_path: Path) -> None:
