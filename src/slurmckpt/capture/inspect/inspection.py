@@ -180,5 +180,6 @@ def _leads_outside(pipe: HalfPipe, pod: list[Process]) -> bool:
 
 
 def _namespaces(pid: int) -> dict[str, str]:
-    links = {name: procfs.link(f"{procfs.PROC}/{pid}/ns/{name}") for name in _NAMESPACES}
+    with procfs.opened(f"{procfs.PROC}/{pid}/ns") as directory:
+        links = {name: procfs.link(name, directory) for name in _NAMESPACES if directory is not None}
     return {name: link for name, link in links.items() if link is not None}

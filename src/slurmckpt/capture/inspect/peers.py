@@ -101,7 +101,7 @@ def socket_link(inode: int) -> str:
 def holders_on_node(wanted: set[str], without: Container[int]) -> dict[str, int]:
     """Link of a descriptor (proc_pid_fd(5)) -> pid of a process of this node that holds it. It looks at all of them."""
     found: dict[str, int] = {}
-    for name in procfs.names(procfs.PROC):
+    for name in procfs.names(procfs.PROC) if wanted else ():
         if len(found) == len(wanted):
             break
         if not name.isdigit() or int(name) in without:

@@ -39,8 +39,9 @@ def is_secret(one: FileDescriptor, seen: Inspection) -> bool:
 
 def is_message_queue(one: FileDescriptor, seen: Inspection) -> bool:
     """Whether it is a message queue of the pod's IPC namespace; one of another namespace is just from outside."""
-    own = {mount.device for mount in seen.mounts.values() if mount.kind == "mqueue"}
-    return one.mount not in seen.mounts and one.device in own
+    if one.mount in seen.mounts:
+        return False
+    return one.device in {mount.device for mount in seen.mounts.values() if mount.kind == "mqueue"}
 
 
 def _secret(process: Process) -> Reason:
