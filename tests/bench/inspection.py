@@ -6,7 +6,6 @@ python -m tests.bench.inspection
 from __future__ import annotations
 
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -45,21 +44,28 @@ def look(program: str) -> tuple[list[float], list[float], int]:
     command = ["unshare", "--pid", "--mount", "--ipc", "--fork", "--mount-proc", "--kill-child"]
     command += ["sh", "-c", 'setsid "$0" -c "$1" & wait', sys.executable, program]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as pod:
-        assert pod.stdout is not None
-        for _ in range(PROCESSES):
-            pod.stdout.readline()
-        (init,) = children(pod.pid)
-        (leader,) = children(init)
-        known = set(scan(init, leader).external)
-        times, used = [], []
-        for _ in range(ROUNDS):
-            began, used_before = time.perf_counter(), time.process_time()
-            found = scan(init, leader, known, shim_pid=os.getpid())
-            times.append(time.perf_counter() - began)
-            used.append(time.process_time() - used_before)
-        assert found.refusals == [] and len(found.processes) == PROCESSES, found.refusals
-        count = sum(len(os.listdir(f"/proc/{process.pid}/fd")) for process in found.processes)
-        os.kill(init, signal.SIGKILL)
+        try:
+            return rounds(pod)
+        finally:
+            subprocess.run(["pkill", "-KILL", "-P", str(pod.pid)], check=True)
+
+
+def rounds(pod: subprocess.Popen[bytes]) -> tuple[list[float], list[float], int]:
+    """look() at the pod below a process that prints a line for each one that is ready."""
+    assert pod.stdout is not None
+    for _ in range(PROCESSES):
+        pod.stdout.readline()
+    (init,) = children(pod.pid)
+    (leader,) = children(init)
+    known = set(scan(init, leader).external)
+    times, used = [], []
+    for _ in range(ROUNDS):
+        began, used_before = time.perf_counter(), time.process_time()
+        found = scan(init, leader, known, shim_pid=os.getpid())
+        times.append(time.perf_counter() - began)
+        used.append(time.process_time() - used_before)
+    assert found.refusals == [] and len(found.processes) == PROCESSES, found.refusals
+    count = sum(len(os.listdir(f"/proc/{process.pid}/fd")) for process in found.processes)
     return times, used, count
 
 
