@@ -13,12 +13,14 @@ from slurmckpt.capture import criu
 from slurmckpt.cli import find
 from slurmckpt.cli.jobid import JobName, JobNameType
 from slurmckpt.config import Settings
-from slurmckpt.errors import SlurmckptError
+from slurmckpt.errors import SlurmckptError, one_line
 from slurmckpt.fingerprint import engine, model
-from slurmckpt.fingerprint.compare import Fingerprint, compare, rule_for
+from slurmckpt.fingerprint.compare import Fingerprint, compare, explain, rule_for
 from slurmckpt.fingerprint.node import node_feature, node_fingerprint
 from slurmckpt.store.files import read_small
 from slurmckpt.store.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest
+
+_VALUE_LENGTH = 100
 
 
 @click.command()
@@ -48,7 +50,7 @@ def command(as_json: bool, diff: str | None) -> None:
     width = max(map(len, [*facts, "node feature"]))
     click.echo(f"{'node feature':{width}}  {'':11}  {feature}")
     for key in sorted(facts):
-        click.echo(f"{key:{width}}  {rules[key]:11}  {facts[key]}")
+        click.echo(f"{key:{width}}  {rules[key]:11}  {_shown(facts[key])}")
 
 
 def _compare(checkpoint: str, facts: Fingerprint, settings: Settings, as_json: bool) -> None:
@@ -57,7 +59,8 @@ def _compare(checkpoint: str, facts: Fingerprint, settings: Settings, as_json: b
     recorded = _recorded(directory)
     here = facts | engine.check_engine(recorded) | model.check_model(recorded, recorded.get("model.id"))
     rules = settings.fingerprint.rules
-    blocking = {difference.key: str(difference) for difference in compare(recorded, here, rules)}
+    differences = compare(recorded, here, rules)
+    blocking = {difference.key for difference in differences}
     differing = [key for key in sorted({*recorded, *blocking}) if recorded.get(key) != here.get(key)]
     if as_json:
         found = {
@@ -73,14 +76,19 @@ def _compare(checkpoint: str, facts: Fingerprint, settings: Settings, as_json: b
     else:
         for key in differing:
             mark = "forbids" if key in blocking else "allowed"
-            was, now = (str(value.get(key, "none"))[:100] for value in (recorded, here))
+            was, now = (_shown(value.get(key, "none")) for value in (recorded, here))
             click.echo(f"{mark}  {key} ({rule_for(key, rules)}): {was!r} -> {now!r}")
         click.echo(
-            f"{directory} would not be restored here: {'; '.join(blocking.values())}"
+            f"{directory} would not be restored here: {explain(differences)}"
             if blocking
             else f"{directory} fits this node"
         )
     sys.exit(1 if blocking else 0)
+
+
+def _shown(value: str) -> str:
+    """A value as one line of a table; --json has all of it."""
+    return one_line(value, _VALUE_LENGTH)
 
 
 def _directory(checkpoint: str, settings: Settings) -> Path:

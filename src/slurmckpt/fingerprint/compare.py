@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 from slurmckpt.config import Rule
 from slurmckpt.errors import one_line
+from slurmckpt.units import format_bytes
 
 Fingerprint = dict[str, str]
 
@@ -43,6 +44,8 @@ _NAMES = {
     "gpu.confidential": "confidential computing",
     "model.id": "model",
 }
+# What says most comes first, as only the beginning is shown: another GPU has other memory as well.
+_FIRST = ("gpu.count", "gpu.driver", "gpu.*.name")
 _SHOWN = 3
 _VALUE_LENGTH = 60
 
@@ -60,7 +63,8 @@ class Difference:
         """The difference for people, such as `driver 570.86 -> 575.51`."""
         name = short_name(self.key)
         if self.here is None or self.recorded is None:
-            return f"{name} {_short(self.recorded or 'none')} -> {_short(self.here or 'none')}"
+            was, now = (_readable(self.key, value) if value else "none" for value in (self.recorded, self.here))
+            return f"{name} {was} -> {now}"
         if self.key == "host.cpu.flags":
             missing = sorted(set(self.recorded.split()) - set(self.here.split()))
             return f"{name} missing: {_short(' '.join(missing))}"
@@ -68,7 +72,7 @@ class Difference:
             return f"{name} is another build"
         if self.key.startswith("model.file:"):
             return f"{name} has other content"
-        return f"{name} {_short(self.recorded)} -> {_short(self.here)}"
+        return f"{name} {_readable(self.key, self.recorded)} -> {_readable(self.key, self.here)}"
 
 
 def rule_for(key: str, rules: Mapping[str, Rule] | None = None) -> Rule:
@@ -91,7 +95,7 @@ def compare(
     """
     differences = []
     keys = {*recorded, *(key for key in here if key.startswith("site."))}
-    for key in sorted(keys, key=lambda key: (":" in key, key)):
+    for key in sorted(keys, key=lambda key: (":" in key, _place(key), key)):
         rule = rule_for(key, rules)
         if rule != "informative" and not _fits(key, recorded.get(key), here.get(key), rule):
             differences.append(Difference(key, recorded.get(key), here.get(key), rule))
@@ -116,6 +120,15 @@ def short_name(key: str) -> str:
     if parts[0] == "gpu" and len(parts) == 3:
         return f"GPU {parts[1]} {parts[2]}"
     return _short(".".join(parts[1:]) or head)
+
+
+def _place(key: str) -> int:
+    return next((place for place, pattern in enumerate(_FIRST) if fnmatchcase(key, pattern)), len(_FIRST))
+
+
+def _readable(key: str, value: str) -> str:
+    is_size = key.startswith("gpu.") and key.endswith(".memory") and value.isdecimal() and len(value) < 20
+    return format_bytes(int(value)) if is_size else _short(value)
 
 
 def _fits(key: str, recorded: str | None, here: str | None, rule: Rule) -> bool:

@@ -51,7 +51,7 @@ def test_one_difference(key: str, here: str, said: str) -> None:
 def test_what_is_gone() -> None:
     here = {key: value for key, value in NODE.items() if not key.startswith("gpu.")}
     assert (
-        explain(compare(NODE, here)) == "GPU 0 name NVIDIA H200 -> none; GPU count 2 -> none; driver 570.86.15 -> none"
+        explain(compare(NODE, here)) == "GPU count 2 -> none; driver 570.86.15 -> none; GPU 0 name NVIDIA H200 -> none"
     )
 
 
@@ -91,6 +91,24 @@ def test_at_least_needs_something_that_can_be_ordered() -> None:
     assert compare({"x": "9"}, {"x": "10"}, rules) == []
     assert compare({"x": "10"}, {"x": "9"}, rules)
     assert compare({"x": "1.2"}, {"x": "1"}, rules)
+
+
+def test_what_says_most_of_another_gpu_comes_first() -> None:
+    recorded = {
+        "gpu.0.capability": "9.0",
+        "gpu.0.memory": "150754820096",
+        "gpu.0.name": "NVIDIA H200",
+        "gpu.count": "8",
+        "gpu.driver": "580.95",
+    }
+    here = {**recorded, "gpu.0.capability": "8.0", "gpu.0.memory": "85899345920", "gpu.0.name": "NVIDIA A100"}
+    assert explain(compare(recorded, {**here, "gpu.driver": "590.1"})) == (
+        "driver 580.95 -> 590.1; GPU 0 name NVIDIA H200 -> NVIDIA A100; GPU 0 capability 9.0 -> 8.0; and 1 more"
+    )
+    assert "GPU 0 memory 151 GB -> 86 GB" in [str(one) for one in compare(recorded, here)]
+    assert explain(compare(recorded, {})).startswith("GPU count 8 -> none; driver 580.95 -> none; GPU 0 name NVIDIA")
+    # A manifest may hold anything.
+    assert explain(compare({"gpu.0.memory": "9" * 5000}, {"gpu.0.memory": "\u0663"})).isprintable()
 
 
 def test_files_come_after_versions() -> None:
