@@ -18,7 +18,8 @@ def show(console: Console, live: dict[str, Any]) -> None:
     if not ranks:
         return
     lines = table("step", "communicator", "rank", "pid", "is", "enqueued", "last operation")
-    for rank in ranks[:_SHOWN]:
+    # Those who are waited for are shown whatever the number; the order stays as it is otherwise.
+    for rank in sorted(ranks, key=lambda one: not one["missing"])[:_SHOWN]:
         missing = f" ({rank['missing']} behind)" if rank["missing"] else ""
         last = f"{rank['last']} of {rank['elements']}" if rank["last"] else "-"
         lines.add_row(

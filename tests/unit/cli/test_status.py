@@ -363,15 +363,19 @@ def coordinator(shop: Shop, answer: dict[str, Any]) -> threading.Thread:
 
 def test_the_ranks_of_its_gate(shop: Shop) -> None:
     rank = {"step": "0", "communicator": "00ab", "ranks": 2, "rank": 1, "pid": 104, "state": "held", "operations": 7}
-    rank |= {"missing": 2, "last": "AllReduce", "elements": 1024}
-    answer = {"node": "n2", "interval": "600s", "ranks": [rank] * 70, "waits_for": ["rank 1 (pid 104) is at 7 of 9"]}
+    rank |= {"missing": 0, "last": "AllReduce", "elements": 1024}
+    # Whoever is waited for is among those that are shown, and a communicator is as the last line calls it.
+    late = rank | {"communicator": "47ea24a0d35627df", "missing": 2}
+    ranks, told = [rank] * 69 + [late], "rank 1 (pid 104) is at 7 of 9 in communicator 47ea24a0d35627df"
+    answer = {"node": "n2", "interval": "600s", "ranks": ranks, "waits_for": [told]}
     shop.job(7, two_attempts())
     thread = coordinator(shop, answer)
     done = shop.status("7")
     thread.join()
     assert "1 of 2" in done.output and "7 (2 behind)" in done.output and "AllReduce of 1024" in done.output
     assert "and 6 more" in done.output
-    assert "waited for at this moment: rank 1 (pid 104) is at 7 of 9" in done.output
+    assert f"waited for at this moment: {told}" in done.output
+    assert done.output.count("47ea24a0d35627df") == 2
 
 
 def test_a_user_id_without_account(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

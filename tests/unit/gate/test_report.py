@@ -52,7 +52,9 @@ def test_sends_and_receives_that_do_not_meet(core: Core, tmp_path: Path) -> None
             thread.transfer(handles[0], sends=True)
             thread.peer(handles[0], sends=True, peer=1)
             thread.exit()
-        assert report(region.snapshot(), lambda pid: True).waits_for.startswith("rank 1 (pid 101) is at 0 of 2")
+        told = report(region.snapshot(), lambda pid: True)
+        assert told.waits_for.startswith("rank 1 (pid 101) is at 0 of 2")
+        assert [(one.rank, one.missing) for one in told.ranks] == [(0, 0), (1, 2)]
         thread = receiver.thread(1)
         for _ in range(3):
             thread.enter(handles[1])
@@ -61,6 +63,7 @@ def test_sends_and_receives_that_do_not_meet(core: Core, tmp_path: Path) -> None
             thread.exit()
         told = report(region.snapshot(), lambda pid: True)
         assert told.waits_for.startswith("rank 0 (pid 100) is at 2 of 3")
+        assert [(one.rank, one.missing) for one in told.ranks] == [(0, 1), (1, 0)]
         assert told.absent == {100}
 
 

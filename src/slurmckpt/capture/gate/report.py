@@ -13,8 +13,9 @@ from slurmckpt.capture.gate.layout import Member, Snapshot, State
 class RankNote:
     """One rank in one communicator. pid: inside the pod.
 
-    operations: how many it has enqueued. missing: how many collectives others have enqueued, and it has not. last,
-    elements: its last operation. state: held, enqueueing, running, or gone when its process has died.
+    operations: how many it has enqueued. missing: how many others have enqueued that wait for it: collectives, or sends
+    and receives with one of them, whichever is more. last, elements: its last operation. state: held, enqueueing,
+    running, or gone when its process has died.
     """
 
     communicator: str
@@ -45,12 +46,12 @@ class Report:
 def report(snapshot: Snapshot, alive: Alive) -> Report:
     """From one look at the gate's memory."""
     members = [member for member in snapshot.members if member.state is State.PRESENT]
-    most: dict[tuple[int, int], int] = defaultdict(int)
-    for member in members:
-        key = (member.communicator, member.ranks)
-        most[key] = max(most[key], member.collectives)
     verdict = judge(snapshot, alive)
-    notes = [_note(member, most[member.communicator, member.ranks], alive) for member in members]
+    missing: dict[tuple[int, int, int], int] = defaultdict(int)
+    for behind in verdict.behind:
+        place = (behind.communicator, behind.rank, behind.pid)
+        missing[place] = max(missing[place], behind.others - behind.has)
+    notes = [_note(member, missing[member.communicator, member.rank, member.pid], alive) for member in members]
     return Report(
         tuple(sorted(notes, key=lambda note: (note.communicator, note.rank, note.pid))),
         sum(member.entries + member.collectives + member.transfers for member in snapshot.members),
@@ -59,7 +60,7 @@ def report(snapshot: Snapshot, alive: Alive) -> Report:
     )
 
 
-def _note(member: Member, most: int, alive: Alive) -> RankNote:
+def _note(member: Member, missing: int, alive: Alive) -> RankNote:
     state = "held" if member.held else "enqueueing" if member.is_inside else "running"
     return RankNote(
         communicator=name(member.communicator).rpartition(" ")[2],
@@ -68,7 +69,7 @@ def _note(member: Member, most: int, alive: Alive) -> RankNote:
         pid=member.pid,
         state=state if alive(member.pid) else "gone",
         operations=member.collectives + member.transfers,
-        missing=most - member.collectives,
+        missing=missing,
         last=member.function,
         elements=member.elements,
     )
