@@ -27,7 +27,10 @@ LEASE = 1.0
 
 
 class Job:
-    """Ranks, each a process that does what it is told: j join, o one operation, i one that is never enqueued."""
+    """Ranks, each a process that does what it is told: j join, o one operation, i one that is never enqueued.
+
+    Ranks 0 and 1 are of one communicator, rank 2 is of another.
+    """
 
     def __init__(self, core: Core, path: Path) -> None:
         self._core, self._path = core, path
@@ -48,7 +51,8 @@ class Job:
 
     def member(self, rank: int) -> layout.Member | None:
         """As it stands in the region; None until it is there."""
-        return next((one for one in self.region.snapshot().members if one.rank == rank), None)
+        members = [one for one in self.region.snapshot().members if one.communicator == COMMUNICATOR]
+        return next((one for one in members if one.rank == rank), None)
 
     def has(self, rank: int, operations: int) -> None:
         """Wait until it has enqueued so many, and is not held."""
@@ -69,6 +73,9 @@ class Job:
         closing.begin(time.monotonic())
         return closing
 
+    def stop(self, rank: int) -> None:
+        os.kill(self._ranks[rank][0], signal.SIGSTOP)
+
     def kill(self, rank: int) -> None:
         pid, pipe = self._ranks.pop(rank)
         os.kill(pid, signal.SIGKILL)
@@ -84,7 +91,7 @@ class Job:
         try:
             process = Process(self._core, self._path, os.getpid())
             thread = process.thread(os.getpid())
-            handle = process.join(COMMUNICATOR, 2, rank)
+            handle = process.join(COMMUNICATOR, 2, rank) if rank < 2 else process.join(COMMUNICATOR + 1, 2, 0)
             while order := os.read(orders, 1).decode():
                 if order == "j":
                     process.admit(handle)
@@ -198,6 +205,70 @@ def test_a_rank_dies_while_it_is_held(job: Job) -> None:
     assert outcome(closing) is True
     closing.open()
     job.has(1, 2)
+
+
+def test_a_rank_dies_before_the_request(job: Job) -> None:
+    """What it has enqueued is matched: who is left stands."""
+    both_at(job, 2)
+    job.kill(1)
+    closing = job.begin()
+    assert outcome(closing) is True
+    closing.open()
+    job.tell(0, "o")
+    job.has(0, 3)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_rank_dies_at_a_boundary(job: Job, held: bool) -> None:
+    """The other one stays where it is until the gate opens, and what is asked when all are frozen is still true."""
+    both_at(job, 1)
+    closing = job.begin()
+    assert outcome(closing) is True
+    job.tell(1, "o")
+    job.is_held(1)
+    if held:
+        job.tell(0, "o")
+        job.is_held(0)
+    job.kill(0)
+    closing.beat()
+    assert closing.still_holds()
+    closing.open()
+    job.has(1, 2)
+
+
+def test_a_rank_dies_that_was_let_through(job: Job) -> None:
+    """It has leave to go on, and dies before it has used it: the leave is taken back, and nobody else gets it."""
+    both_at(job, 1)
+    job.start(2, "")  # joining another communicator's place keeps the gate from its boundary
+    closing = job.begin()
+    job.tell(0, "o")
+    job.is_held(0)
+    job.stop(0)
+    member = job.member(0)
+    assert member is not None
+    job.region.write(member.granted_at, member.granted + 1)
+    job.kill(0)
+    job.kill(2)
+    assert outcome(closing) is True
+    assert all(one.granted == one.taken for one in job.region.snapshot().members)
+    closing.open()
+    job.tell(1, "o")
+    job.has(1, 2)
+
+
+def test_a_coordinator_that_comes_back_too_late_finds_its_request_over(job: Job) -> None:
+    """It stood still for longer than the lease, on the way and at a boundary: it may not take the gate for closed."""
+    both_at(job, 1)
+    closing = job.begin()
+    job.tell(0, "oo")
+    job.is_held(0)
+    job.has(0, 3)
+    answer = closing.step(time.monotonic())
+    assert isinstance(answer, boundary.NoBoundary) and "opened from inside the pod" in answer.reason
+    # Its late signs of life close nothing.
+    closing.beat()
+    job.tell(1, "oo")
+    job.has(1, 3)
 
 
 def test_a_rank_dies_that_is_waited_for(job: Job) -> None:

@@ -19,7 +19,8 @@ from tests.unit.capture.cuda.conftest import ROOT, Rank, StartRank
 
 SECONDS = 60.0
 
-# As coordinator/gpus.py does it: whatever happens, resume() comes last. It says where it is, and goes on at a line.
+# As coordinator/gpus.py does it: whatever happens, resume() comes last. It says where it is, and goes on at a line. In
+# "restored" ranks have their GPUs and are locked, as those that CRIU has brought back until all of them are there.
 _COORDINATOR = """
 import asyncio, os, sys
 from slurmckpt.capture.cuda.client import CudaClient
@@ -31,7 +32,7 @@ async def say(state):
 
 async def main():
     cuda = CudaClient({"SIMULATED_GPU": os.environ["SIMULATED_GPU"]})
-    pids = [int(word) for word in sys.argv[1:]]
+    pids = [int(word) for word in sys.argv[1:] if word.isdecimal()]
     await cuda.devices()
     await say("open")
     for cycle in "12":
@@ -40,6 +41,9 @@ async def main():
             await say("locked")
             await cuda.checkpoint(pids, 60)
             await say("checkpointed")
+            if "restored" in sys.argv:
+                await cuda.restore(pids, 60, [])
+                await say("restored")
         except SlurmckptError as error:
             print("error", error, flush=True)
         try:
@@ -54,7 +58,7 @@ asyncio.run(main())
 
 CALLS = ("lock", "checkpoint", "restore", "unlock")
 # In a call of the driver, before the rank has done its part and after it; and between the calls.
-STATES = (*(f"{when} {call}" for call in CALLS for when in ("before", "after")), "locked", "checkpointed")
+STATES = (*(f"{when} {call}" for call in CALLS for when in ("before", "after")), "locked", "checkpointed", "restored")
 
 
 class Cast:
@@ -170,13 +174,13 @@ PARTICIPANTS: dict[str, Callable[[Cast], None]] = {
 
 
 @contextmanager
-def performance(hardware: simulated.Hardware, start_rank: StartRank) -> Iterator[Cast]:
+def performance(hardware: simulated.Hardware, start_rank: StartRank, state: str) -> Iterator[Cast]:
     ranks = [start_rank(device) for device in range(2)]
     for rank in ranks:
         rank.do(f"alloc 100000 {rank.pid % 200}")
     environment = os.environ | hardware.environment | {"PYTHONPATH": str(ROOT / "src")}
     coordinator = subprocess.Popen(
-        [sys.executable, "-c", _COORDINATOR, *(str(rank.pid) for rank in ranks)],
+        [sys.executable, "-c", _COORDINATOR, state, *(str(rank.pid) for rank in ranks)],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -206,7 +210,7 @@ def check_ranks(cast: Cast, before: dict[int, str]) -> None:
 
 @pytest.mark.parametrize(("state", "who"), list(itertools.product(STATES, PARTICIPANTS)))
 def test_who_dies_in_which_state(hardware: simulated.Hardware, start_rank: StartRank, state: str, who: str) -> None:
-    with performance(hardware, start_rank) as cast:
+    with performance(hardware, start_rank, state) as cast:
         before = {rank.pid: rank.do("sha") for rank in cast.ranks}
         cast.bring_into(state)
         PARTICIPANTS[who](cast)
@@ -216,7 +220,7 @@ def test_who_dies_in_which_state(hardware: simulated.Hardware, start_rank: Start
             # And nobody stays behind.
             await_that(lambda: not (cast.agent.is_running() and cast.agent.status() != "zombie"), "the agent ends")
             return
-        if state in ("locked", "checkpointed"):
+        if state in ("locked", "checkpointed", "restored"):
             cast.go_on()
         cast.play_to_the_end()
         check_ranks(cast, before)
@@ -225,7 +229,12 @@ def test_who_dies_in_which_state(hardware: simulated.Hardware, start_rank: Start
         # The next cycle, with whoever is left, goes through.
         second = cast.told[cast.told.index("over") + 1 :]
         if who in ("agent", "keeper", "agent and keeper"):
-            assert [said for said in second if said] == ["locked", "checkpointed", "over"]
+            assert [said for said in second if said] == [
+                "locked",
+                "checkpointed",
+                *(["restored"] * (state == "restored")),
+                "over",
+            ]
         if who == "keeper":
             assert not errors
 
@@ -243,7 +252,7 @@ def test_who_dies_in_which_state(hardware: simulated.Hardware, start_rank: Start
 def test_the_coordinator_stops_or_ends_in_a_state(
     hardware: simulated.Hardware, start_rank: StartRank, state: str, how: signal.Signals
 ) -> None:
-    with performance(hardware, start_rank) as cast:
+    with performance(hardware, start_rank, state) as cast:
         before = {rank.pid: rank.do("sha") for rank in cast.ranks}
         cast.bring_into(state)
         cast.coordinator.send_signal(how)
