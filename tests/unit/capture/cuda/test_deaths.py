@@ -28,7 +28,15 @@ from slurmckpt.errors import SlurmckptError
 
 async def say(state):
     print(state, flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    loop = asyncio.get_running_loop()
+    # Not in a thread: who is interrupted would wait for that.
+    told = loop.create_future()
+    loop.add_reader(0, told.set_result, None)
+    try:
+        await told
+    finally:
+        loop.remove_reader(0)
+    os.read(0, 1)
 
 async def main():
     cuda = CudaClient({"SIMULATED_GPU": os.environ["SIMULATED_GPU"]})
