@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from rich.markup import escape
 
@@ -16,23 +18,44 @@ from slurmckpt.units import format_bytes
 _MAX_NAME = 16
 
 
-def slurm_states() -> dict[int, str]:
-    """The state of each job that Slurm knows, by raw id; empty when Slurm cannot be asked."""
+@dataclass(frozen=True)
+class Known:
+    """What Slurm says: the name of its cluster, and the state of each job that it knows, by raw id.
+
+    Both are empty when it cannot be asked. The jobs of another cluster may lie in the same store, with the same ids.
+    """
+
+    cluster: str = ""
+    states: Mapping[int, str] = field(default_factory=dict)
+
+    def state(self, record: Record) -> str | None:
+        """The job's state; None when Slurm does not know it."""
+        return self.states.get(record.job_id) if record.cluster == self.cluster else None
+
+
+def ask() -> Known:
+    """Ask Slurm. Raises nothing."""
     try:
-        return {line.job_id: line.state for line in asyncio.run(select().job_lines())}
+        return asyncio.run(_ask())
     except SlurmError:
-        return {}
+        return Known()
 
 
-def state_of(record: Record, states: dict[int, str]) -> str:
+async def _ask() -> Known:
+    port = select()
+    cluster = (await port.config()).get("ClusterName", "")
+    return Known(cluster, {line.job_id: line.state for line in await port.job_lines()})
+
+
+def state_of(record: Record, known: Known) -> str:
     """The job's state for Slurm; of a job that Slurm has forgotten, how it ended when that was written down."""
-    known = states.get(record.job_id)
-    if known:
-        return known
+    state = known.state(record)
+    if state:
+        return state
     return (record.attempts[-1].outcome or "-") if record.attempts else "-"
 
 
-def show(found: list[tuple[Record, set[int]]], states: dict[int, str], with_user: bool) -> None:
+def show(found: list[tuple[Record, set[int]]], known: Known, with_user: bool) -> None:
     """Print the table. found: each record with its checkpoints that are kept."""
     headings = ["job", *(["user"] if with_user else []), "name", "state", "node", "attempts", "kept", "stored", "last"]
     lines = table(*headings, "started")
@@ -43,7 +66,7 @@ def show(found: list[tuple[Record, set[int]]], states: dict[int, str], with_user
             escape(record.array or str(record.job_id)),
             *([escape(record.user)] if with_user else []),
             escape(_short(record.name) or "-"),
-            escape(state_of(record, states)),
+            escape(state_of(record, known)),
             escape(last.node) if last else "-",
             str(len(record.attempts)),
             str(len(kept)),

@@ -85,10 +85,10 @@ def _document(record: Record, valid: set[int], live: dict[str, Any] | None) -> d
 
 
 def _show_all(root: Path, found: list[tuple[JobStore, Record]], as_json: bool) -> None:
-    states = overview.slurm_states() if found else {}
+    known = overview.ask() if found else overview.Known()
     if as_json:
         documents = [
-            _document(record, _kept(store), None) | {"state": overview.state_of(record, states)}
+            _document(record, _kept(store), None) | {"state": overview.state_of(record, known)}
             for store, record in found
         ]
         click.echo(json.dumps(documents, indent=1))
@@ -96,4 +96,4 @@ def _show_all(root: Path, found: list[tuple[JobStore, Record]], as_json: bool) -
     if not found:
         click.echo(f"no job{'' if os.getuid() == 0 else ' of yours'} has had checkpoints in {root} yet")
         return
-    overview.show([(record, _kept(store)) for store, record in found], states, with_user=os.getuid() == 0)
+    overview.show([(record, _kept(store)) for store, record in found], known, with_user=os.getuid() == 0)

@@ -48,6 +48,7 @@ class Shop:
         # What Slurm knows: tasks of arrays, and lines of squeue. None: it does not answer.
         self.tasks: list[tuple[int, int, int]] = []
         self.lines: list[JobLine] | None = []
+        self.cluster = "linux"
 
     async def array(self, number: int) -> list[SimpleNamespace]:
         found = [
@@ -58,6 +59,9 @@ class Shop:
         if not found:
             raise SlurmError(f"Slurm knows no job {number}")
         return found
+
+    async def config(self) -> dict[str, str]:
+        return {"ClusterName": self.cluster}
 
     async def job_lines(self) -> list[JobLine]:
         if self.lines is None:
@@ -198,6 +202,16 @@ def test_all_jobs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     documents = json.loads(shop.status("--json").output)
     assert [(each["job_id"], each["state"]) for each in documents] == [(7, "RUNNING"), (12, "-"), (100, "FAILED")]
+
+
+def test_a_job_of_another_cluster_has_no_state_here(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number is that of another job here."""
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    shop.job(7, two_attempts())
+    shop.lines = [JobLine(7, "", "PENDING", "x")]
+    assert " PENDING " in shop.status().output
+    shop.cluster = "other"
+    assert "PENDING" not in shop.status().output
 
 
 def test_all_jobs_of_a_user_fit_a_terminal(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
