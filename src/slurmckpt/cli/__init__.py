@@ -17,6 +17,7 @@ VERBS = {
     "selftest": ("slurmckpt.cli.selftest", "Try whether GPU state can be captured on this node."),
     "doctor": ("slurmckpt.cli.doctor", "Check what keeps this host from taking and restoring checkpoints."),
     "prune": ("slurmckpt.cli.prune", "Remove checkpoints of jobs that will not need them any more."),
+    "metrics": ("slurmckpt.cli.metrics", "Print the store and its jobs in numbers, for Prometheus."),
     "node": ("slurmckpt.cli.node", "Register this node with Slurm."),
 }
 
