@@ -16,6 +16,7 @@ from slurmckpt.cli.console import console
 from slurmckpt.doctor import checks
 from slurmckpt.doctor.finding import Finding, Verdict
 from slurmckpt.doctor.host import Host, examine
+from slurmckpt.errors import SlurmckptError
 from slurmckpt.slurm.select import select
 
 _STYLES: dict[Verdict, str] = {"ok": "green", "warning": "yellow", "problem": "bold red", "skipped": "dim"}
@@ -32,6 +33,8 @@ def command(as_json: bool, name: str | None) -> None:
     root it says what it could not see. Changes nothing. Exit status 1 when there is a problem.
     """
     host = asyncio.run(examine(select(), name))
+    if name is not None and host.cluster is not None and host.cluster.node is None:
+        raise SlurmckptError(host.cluster.why_no_node)
     found = _print_json(host) if as_json else _print(host)
     if any(finding.verdict == "problem" for finding in found):
         sys.exit(1)

@@ -14,6 +14,9 @@ from slurmckpt.doctor.finding import Finding, ok, problem, skipped, warning
 from slurmckpt.doctor.host import Host
 from slurmckpt.units import format_bytes
 
+# Of a store of any size: so little is left when nobody looks.
+_NEARLY_FULL = 0.05
+
 
 def staging(host: Host) -> Finding:
     """Node-local, only root's, with room for what must stay free. The coordinator makes it when it is missing."""
@@ -78,7 +81,14 @@ def store(host: Host) -> Finding:
             f"{path} is on {kind}, which is usually local to one node: another node would not find a checkpoint",
             "set store.path to a file system that all nodes share, if this one is not",
         )
-    return ok(f"{path} ({kind}): {format_bytes(shutil.disk_usage(path).free)} free; {found.text}")
+    room = shutil.disk_usage(path)
+    free = f"{path} ({kind}): {format_bytes(room.free)} free"
+    if room.free < room.total * _NEARLY_FULL:
+        return warning(
+            f"{free} of {format_bytes(room.total)}: when it is full, jobs run on without new checkpoints",
+            "slurmckpt status shows what each job takes, slurmckpt prune removes what no job needs any more",
+        )
+    return ok(f"{free}; {found.text}")
 
 
 def log(host: Host) -> Finding:

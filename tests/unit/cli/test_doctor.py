@@ -92,5 +92,19 @@ def test_the_node_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == ["gpu7", None]
 
 
+def test_a_node_that_slurm_does_not_know(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Named, it is a slip; not named, this is a host of another kind."""
+    (tmp_path / "login").mkdir()
+    login = World.below(tmp_path / "login").login()
+
+    async def examine(port: SlurmPort, node: str | None) -> Host:
+        return login
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    assert examined(monkeypatch).exit_code == 0
+    result = examined(monkeypatch, "--node", "gpu7")
+    assert (result.exit_code, result.output) == (1, "Error: no node\n")
+
+
 def test_it_is_listed() -> None:
     assert "doctor" in CliRunner().invoke(main, ["--help"]).output

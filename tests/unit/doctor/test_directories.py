@@ -33,7 +33,9 @@ def mounts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.fixture
-def shared(world: World, mounts: dict[str, str]) -> World:
+def shared(world: World, mounts: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> World:
+    """With half of its store free, however full this machine is."""
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=100e12, free=50e12))
     mounts[str(world.top / "store")] = "nfs4"
     return world
 
@@ -88,6 +90,13 @@ def test_store(shared: World) -> None:
     found = directories.store(shared.host())
     assert (found.verdict, "the first job makes the cluster's directory" in found.text) == ("ok", True)
     assert directories.store(shared.login()).verdict == "skipped"
+
+
+def test_a_store_that_is_nearly_full(shared: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=100e12, free=4.9e12))
+    found = directories.store(shared.host())
+    assert found.verdict == "warning"
+    assert found.text.endswith("(nfs4): 4.9 TB free of 100 TB: when it is full, jobs run on without new checkpoints")
 
 
 @pytest.mark.parametrize(
