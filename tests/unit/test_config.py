@@ -120,6 +120,8 @@ def test_values(tmp_path: Path) -> None:
             node_feature = false
             [fingerprint.rules]
             "host.*" = "informative"
+            "*.uuid" = "equal"
+            "*" = "informative"
             [fingerprint.site]
             image = "2026-11"
             """,
@@ -136,7 +138,9 @@ def test_values(tmp_path: Path) -> None:
     assert settings.files.rules == (FileRule("~/*.log", "truncate"), FileRule("/**", "keep"))
     assert settings.files.carry == ("$TMPDIR", "/scratch/$SLURM_JOB_ID")
     assert settings.requeue.node_feature is False
-    assert settings.fingerprint == Fingerprint(rules={"host.*": "informative"}, site={"image": "2026-11"})
+    assert settings.fingerprint == Fingerprint(
+        rules={"host.*": "informative", "*.uuid": "equal", "*": "informative"}, site={"image": "2026-11"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,6 +183,19 @@ def test_values(tmp_path: Path) -> None:
         ('[capture]\ncriu = "bin/criu"', "capture.criu = 'bin/criu' is not accepted: an absolute path without"),
         ('[restore]\npasta = "../x"', "restore.pasta = '../x' is not accepted: an absolute path without"),
         ('[requeue]\nnode_feature = "yes"', "requeue.node_feature = 'yes' is not accepted: true or false"),
+        (
+            '[fingerprint.rules]\nkernel = "informative"',
+            "fingerprint.rules.kernel = 'informative' is not accepted: a rule for a key of the fingerprint or a"
+            ' pattern, in quotes, as in "host.kernel"; slurmckpt fingerprint lists them',
+        ),
+        (
+            '[fingerprint.rules]\nhost.kernel = "informative"',
+            "fingerprint.rules.host = {'kernel': 'informative'} is not accepted: a rule for a key of",
+        ),
+        (
+            '[fingerprint.rules]\n"hots.kernel" = "equal"',
+            "fingerprint.rules.hots.kernel = 'equal' is not accepted: a rule",
+        ),
         (
             '[fingerprint.rules]\n"gpu.driver" = "same"',
             'fingerprint.rules.gpu.driver = \'same\' is not accepted: "equal" or "at-least" or "informative"',

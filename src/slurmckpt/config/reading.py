@@ -18,6 +18,7 @@ from slurmckpt.config.settings import (
     Recover,
     Requeue,
     Restore,
+    Rule,
     Schedule,
     Settings,
     Staging,
@@ -41,6 +42,12 @@ else:
     import tomli as tomllib
 
 DEFAULT_PATH = Path("/etc/slurmckpt/slurmckpt.toml")
+
+# With what keys of a fingerprint begin. A rule for another would never count, and nobody would know.
+_GROUPS = ("engine", "gpu", "host", "model", "site")
+_ACCEPTED_RULES = (
+    'a rule for a key of the fingerprint or a pattern, in quotes, as in "host.kernel"; slurmckpt fingerprint lists them'
+)
 
 
 def load(path: Path = DEFAULT_PATH) -> Settings:
@@ -222,11 +229,19 @@ def _fingerprint(table: Table) -> Fingerprint:
     rules = table.section("rules")
     site = table.section("site")
     section = Fingerprint(
-        rules={key: rules.word(key, "equal", ("equal", "at-least", "informative")) for key in rules.names()},
+        rules={key: _rule(rules, key) for key in rules.names()},
         site={key: site.fact(key) for key in site.names()},
     )
     table.done()
     return section
+
+
+def _rule(table: Table, key: str) -> Rule:
+    group, dot, _ = key.partition(".")
+    if not (set(group) & set("*?[") or (dot and group in _GROUPS)):
+        # Also what TOML makes of host.kernel without quotes.
+        table.refuse(key, _ACCEPTED_RULES)
+    return table.word(key, "equal", ("equal", "at-least", "informative"))
 
 
 def _log(table: Table) -> Log:

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
 from slurmckpt.errors import ConfigError
 from slurmckpt.units import (
@@ -150,6 +150,10 @@ class Table:
         if not isinstance(value, str) or not 0 < len(value) <= 255 or not value.isprintable():
             raise self._error(key, "printable text of 1 to 255 characters")
         return value
+
+    def refuse(self, key: str, accepted: str) -> NoReturn:
+        """Say that what stands at `key` is not accepted, and what is."""
+        raise self._error(key, accepted)
 
     def only(self, *keys: str) -> None:
         """Refuse all keys but these, before any is read: one that must be there may be there with a slip."""
