@@ -1,6 +1,4 @@
 /*
- * restart.so: a plugin of CRIU's (criu.org/Plugins) that has interrupted system calls start again.
- *
  * A freeze interrupts the calls in which threads wait. Most go on by themselves afterwards. For some the kernel has no way to do that, and for
  * others it has, but CRIU forgets it: both would fail with EINTR at each checkpoint, as if a signal had come, in programs that have no handler
  * and expect none. So when all processes stand still, and nothing has been injected yet, this puts such threads back in front of their call,
@@ -10,6 +8,8 @@
  * reckon what is left), unless the limit is a moment, or the kernel has written what is left where the call takes it from. A sleep that does not
  * ask for its rest gets a place for it at the first freeze: otherwise a sleep that is longer than the interval would never end.
  */
+#include "restart.h"
+
 #include <elf.h>
 #include <errno.h>
 #include <stdbool.h>
@@ -198,8 +198,7 @@ static void look_at(pid_t tid)
 	ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, &set);
 }
 
-/* Called for each process of the tree, when all of it is stopped. A failure changes nothing, so it is none. */
-static int all_stopped(int pid)
+int restart_interrupted(int pid)
 {
 	char path[32];
 	struct dirent *entry;
@@ -216,44 +215,9 @@ static int all_stopped(int pid)
 	return 0;
 }
 #else
-static int all_stopped(int pid)
+int restart_interrupted(int pid)
 {
 	(void)pid;
 	return -ENOTSUP;
 }
 #endif
-
-/* ---- CRIU's side, as its criu-plugin.h of version 0.2 has it ---- */
-
-enum { CHECKPOINT_DEVICES = 11, HOOKS };
-
-static int init(int stage)
-{
-	(void)stage;
-	return 0;
-}
-
-static void finish(int stage, int result)
-{
-	(void)stage;
-	(void)result;
-}
-
-struct plugin {
-	const char *name;
-	int (*init)(int stage);
-	void (*exit)(int stage, int result);
-	unsigned version;
-	unsigned max_hooks;
-	int (*hooks[HOOKS])(int pid);
-};
-
-extern const struct plugin CR_PLUGIN_DESC;
-const struct plugin CR_PLUGIN_DESC = {
-	.name = "slurmckpt-restart",
-	.init = init,
-	.exit = finish,
-	.version = 2 << 8,
-	.max_hooks = HOOKS,
-	.hooks[CHECKPOINT_DEVICES] = all_stopped,
-};

@@ -1,9 +1,8 @@
 """Who listens at a unix socket, as those find out who connect to it (SO_PEERCRED, unix(7)).
 
 The kernel notes it at listen(2), and CRIU calls that as root: whoever connected to a restored socket would take the
-job for root. So all that listen in a restored pod do it once more, with the ids of the job's user. The pid is that of
-nobody whom they can see (0). The two ends of a restored connection have root's ids for each other: the kernel has no
-way to change them.
+job for root. Our plugin of CRIU's has it called with the ids of the job's user (pod/peers.c). Where that did not work,
+those that listen do it once more here; the pid is then that of nobody whom they can see (0).
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ import logging
 import os
 import platform
 import socket
+import struct
 import threading
 
-from slurmckpt.capture import procfs
+from slurmckpt.capture import heldsockets, procfs
 from slurmckpt.capture.inspect.unixdiag import unix_sockets
 from slurmckpt.capture.processes import pod_processes
 
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 # The C library's would change all threads of the process.
 _SYSCALLS = {"x86_64": (117, 119), "aarch64": (147, 149)}
 _UNCHANGED = ctypes.c_long(-1)
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred
 
 
 def listen_again(init_pid: int, uid: int, gid: int) -> None:
@@ -43,19 +44,22 @@ def listen_again(init_pid: int, uid: int, gid: int) -> None:
             directory = f"{procfs.PROC}/{process.pid}/fd"
             for number in procfs.names(directory):
                 backlog = wanted.pop(procfs.link(f"{directory}/{number}") or "", None)
-                if backlog is not None:
-                    found.append((stack.enter_context(_borrow(process.pid, int(number))), backlog))
+                if backlog is None:
+                    continue
+                one = stack.enter_context(heldsockets.borrowed(process.pid, int(number)))
+                if _ids(one) != (uid, gid):
+                    found.append((one, backlog))
+        if not found:
+            return
         thread = threading.Thread(target=_listen_all, args=(found, uid, gid), name="listen")
         thread.start()
         thread.join()
 
 
-def _borrow(pid: int, number: int) -> socket.socket:
-    pidfd = os.pidfd_open(pid)
-    try:
-        return socket.socket(fileno=procfs.borrow_descriptor(pidfd, number))
-    finally:
-        os.close(pidfd)
+def _ids(one: socket.socket) -> tuple[int, int]:
+    """Of whoever has called listen(2); that is what the socket has for its own peer."""
+    _, uid, gid = _CREDENTIALS.unpack(one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return uid, gid
 
 
 def _listen_all(sockets: list[tuple[socket.socket, int]], uid: int, gid: int) -> None:

@@ -241,6 +241,11 @@ def unix_descriptors_in_flight() -> Case:
     os.unlink("in-flight")
 
 
+def who(one: socket.socket) -> tuple[int, int, int]:
+    """Pid, user and group of the other end."""
+    return struct.unpack("3i", one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+
+
 def unix_who_listens() -> Case:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"\0who-{os.getpid()}")
@@ -248,8 +253,35 @@ def unix_who_listens() -> Case:
     yield
     client = socket.socket(socket.AF_UNIX)
     client.connect(listener.getsockname())
-    _, uid, gid = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    equal((uid, gid), (os.getuid(), os.getgid()))
+    equal(who(client), (os.getpid(), os.getuid(), os.getgid()))
+
+
+def unix_who_is_connected() -> Case:
+    ends = [*socket.socketpair(), *socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
+    ends += connected(socket.AF_UNIX, address=f"\0connected-{os.getpid()}")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0late-{os.getpid()}")
+    listener.listen(9)
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(listener.getsockname())
+    yield
+    for one in [*ends, client, listener.accept()[0]]:
+        equal(who(one), (os.getpid(), os.getuid(), os.getgid()))
+
+
+def unix_who_is_in_another_process() -> Case:
+    one, other = socket.socketpair()
+    told, tell = os.pipe()
+    if os.fork() == 0:
+        one.close()
+        while other.recv(1):
+            os.write(tell, struct.pack("2i", *who(other)[1:]))
+        os._exit(0)
+    other.close()
+    yield
+    equal(who(one)[1:], (os.getuid(), os.getgid()))
+    one.send(b"?")
+    equal(struct.unpack("2i", os.read(told, 8)), (os.getuid(), os.getgid()))
 
 
 def tcp(family: int) -> Case:

@@ -69,6 +69,8 @@ async def swrk(
     command += ["--", installation.program, "swrk", str(theirs.fileno())]
     # An empty directory of the installation: CRIU's own CUDA plugin must not interfere.
     environment = {"PATH": PATH, "CRIU_LIBS_DIR": str(target.enter.parent / "criu-plugins")}
+    if restores:
+        environment["SLURMCKPT_USER"] = f"{target.uid}:{target.gid}"  # pod/plugin.c
     try:
         try:
             process = await asyncio.create_subprocess_exec(
