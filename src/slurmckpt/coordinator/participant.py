@@ -59,7 +59,8 @@ def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
     found = scan(pod.init_pid, leader, known, shim_pid=shim, ranks=ranks(step, pod))
     stand_in = pod.settings.libexec / STAND_IN
     found.refusals.extend(
-        f"{process} is connected to Slurm by itself, and its step would not come back"
+        f"{process} is connected to Slurm by itself, and its step would not come back: start it in the batch script,"
+        " outside of other steps; or a checkpoint after its end will do"
         for process in found.processes
         if process.exe.rpartition("/")[2] == "srun" and _differs(process.pid, stand_in)
     )
