@@ -1,6 +1,6 @@
 /*
  * restart.so: what CRIU loads of ours (criu.org/Plugins), as its criu-plugin.h of version 0.2 has it. At a dump it has interrupted calls start
- * again (restart.c), at a restore it gives unix sockets the job's user for their peers (peers.c), whom SLURMCKPT_USER=UID:GID names.
+ * again (restart.c) and notes what semaphores have to undo (undo.c), which it sets again at a restore; there it gives unix sockets the job's user for their peers (peers.c), whom SLURMCKPT_USER=UID:GID names.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -8,9 +8,13 @@
 #include "number.h"
 #include "peers.h"
 #include "restart.h"
+#include "undo.h"
 
 enum { STAGE_RESTORE = 2 };
-enum { CHECKPOINT_DEVICES = 11, HOOKS };
+enum { RESUME_DEVICES_LATE = 9, CHECKPOINT_DEVICES = 11, HOOKS };
+
+/* CRIU's: the directory of the images. Not there in a test. */
+int criu_get_image_dir(void) __attribute__((weak));
 
 static int begin(int stage)
 {
@@ -19,6 +23,24 @@ static int begin(int stage)
 
 	if (stage == STAGE_RESTORE && text && parse_list_item(&text, ':', UINT32_MAX - 1, &uid) && parse_number(text, 10, UINT32_MAX - 1, &gid))
 		peers_are((unsigned)uid, (unsigned)gid);
+	return 0;
+}
+
+/* All stand still, and nothing has been injected yet. */
+static int before_dump(int pid)
+{
+	const int result = restart_interrupted(pid);
+
+	if (criu_get_image_dir)
+		undo_save(pid, criu_get_image_dir());
+	return result;
+}
+
+/* All have been restored, and none has run. */
+static int after_restore(int pid)
+{
+	if (criu_get_image_dir)
+		undo_restore(pid, criu_get_image_dir());
 	return 0;
 }
 
@@ -44,5 +66,6 @@ const struct plugin CR_PLUGIN_DESC = {
 	.exit = finish,
 	.version = 2 << 8,
 	.max_hooks = HOOKS,
-	.hooks[CHECKPOINT_DEVICES] = restart_interrupted,
+	.hooks[RESUME_DEVICES_LATE] = after_restore,
+	.hooks[CHECKPOINT_DEVICES] = before_dump,
 };

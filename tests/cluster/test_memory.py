@@ -23,6 +23,22 @@ def test_system_v_objects(cluster: Cluster, directory: Path) -> None:
     ]
 
 
+def test_what_semaphores_have_to_undo(cluster: Cluster, directory: Path) -> None:
+    """SEM_UNDO of processes with and without threads: their ends undo what they have done, and no more."""
+    looks.build(cluster, directory, "undo")
+    told = looks.go_through(cluster, directory, {"undo": "./undo"})["undo"]
+    values = [10] * 40
+    values[4:6] = [5, 32767]
+    now = {0: 9, 1: 11, 2: 0, 39: 17, 10: 8, 11: 32010, 20: 6}
+    undone = {"": [], "with threads: ": [0, 1, 2, 39], "without: ": [10, 11], "waiting: ": [20]}
+    lines = []
+    for who, numbers in undone.items():
+        now = {number: value for number, value in now.items() if number not in numbers}
+        lines.append(f"{who}values " + " ".join(str(now.get(number, one)) for number, one in enumerate(values)))
+    assert looks.same(told) == lines[:1]
+    assert told.last == lines[1:]
+
+
 def test_python_multiprocessing(cluster: Cluster, directory: Path) -> None:
     """Queues, pools, managers, named and unlinked semaphores, shared memory; started in each of the three ways."""
     commands = {method: f"python3 multi.py {method}" for method in ("fork", "forkserver", "spawn")}

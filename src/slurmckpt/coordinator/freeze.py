@@ -24,6 +24,7 @@ from slurmckpt.capture import (
     socketoptions,
     sysvipc,
     timerfds,
+    undo,
     unixnames,
 )
 from slurmckpt.capture.drain import DrainResult, drain
@@ -169,6 +170,8 @@ class Cut:
             faults.at("capture.stopping")
 
         async def frozen() -> Sequence[str]:
+            if reason := await asyncio.to_thread(undo.unknown, participant.images, participant.names):
+                raise Skipped(reason)
             await self._stopped.arrive()
             await self._linking.begin(participant)
             # All keys the tasks were ever given: one that is no longer open does no harm.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt import faults
-from slurmckpt.capture import attributes, criu, fileimages, multicast, recreate, reopened
+from slurmckpt.capture import attributes, criu, fileimages, multicast, recreate, reopened, undo
 from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import gating, held, outputs, shm, shm_charged
 from slurmckpt.coordinator.files.putting_back import Traces, fill_carried, put_back
@@ -151,6 +151,8 @@ async def restore(
     async def hand_over() -> None:
         faults.at("restore.restored")
         await check_rights(pod, image.leader_pid, given, restorer.files)
+        if undo.has_failed(directory / "images"):
+            raise Refused("what semaphores have to undo (SEM_UNDO) could not be set again")
         await network.open()
         # Only now all interfaces are there.
         await asyncio.to_thread(multicast.apply, pod.init_pid, directory / "images")

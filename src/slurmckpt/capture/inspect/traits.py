@@ -8,7 +8,7 @@ import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from slurmckpt.capture import procfs, sysvipc
+from slurmckpt.capture import procfs, sysvipc, undo
 from slurmckpt.capture.processes import Process
 
 # kcmp(2): number (arch/x86/entry/syscalls/syscall_64.tbl, uapi/asm-generic/unistd.h) and what to compare.
@@ -19,10 +19,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Traits:
-    """has_undo: it has used System V semaphores with SEM_UNDO. personality: as personality(2), where it is not ours.
+    """has_undo: it has used System V semaphores with SEM_UNDO, on a machine where that is not carried; of a process
+    that has threads, or had some, nobody can say it there. personality: as personality(2), where it is not ours.
     is_vforked: it shares its parent's memory, as it has not executed its program yet (vfork(2)).
-
-    Of a process that has threads, or had some, nobody can say whether it has.
     """
 
     process: Process
@@ -33,7 +32,7 @@ class Traits:
 
 def read_traits(init_pid: int, processes: Iterable[Process]) -> list[Traits]:
     """Those of processes that have any. Raises IpcError."""
-    has_sets = bool(sysvipc.look(init_pid).sets)
+    has_sets = not undo.is_carried() and bool(sysvipc.look(init_pid).sets)
     ours = _personality(os.getpid())
     found: list[Traits] = []
     for process in processes:
