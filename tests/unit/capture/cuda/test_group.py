@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -90,6 +91,36 @@ def test_a_whole_cycle() -> None:
     calls = [call for call, _ in driver.calls]
     # Every rank is done with one step before any begins with the next.
     assert calls == [call for call in ("lock", "checkpoint", "restore", "unlock") for _ in RANKS]
+
+
+def test_each_step_is_taken_by_all_ranks_at_the_same_time() -> None:
+    """A rank that is locked later may be waited for; and copies of all GPUs go on beside each other."""
+    driver = ModelDriver()
+    meeting = threading.Barrier(len(RANKS))
+    driver.at = lambda call, pid: meeting.wait(30) and None
+    cycle(Group(driver))
+    assert driver.all_run()
+
+
+def test_inside_of_a_checkpoint_job_one_rank_is_copied_after_the_other() -> None:
+    driver = ModelDriver()
+    copying: set[int] = set()
+    most = 0
+
+    def at(call: str, pid: int) -> None:
+        nonlocal most
+        if call in ("checkpoint", "restore"):
+            copying.add(pid)
+            most = max(most, len(copying))
+            time.sleep(0.01)
+            copying.discard(pid)
+
+    driver.at = at
+    group = Group(driver)
+    group.lock(RANKS, 1.0)
+    group.checkpoint(RANKS, one_by_one=True)
+    group.resume(RANKS, one_by_one=True)
+    assert driver.all_run() and most == 1
 
 
 def test_a_rank_that_does_not_come_to_rest_unlocks_all() -> None:
