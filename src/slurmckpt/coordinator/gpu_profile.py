@@ -28,6 +28,8 @@ ENVIRONMENT: Mapping[Name, Mapping[str, str]] = {"none": {}, "sockets": _SOCKETS
 
 # What `cuda-checkpoint --launch-job` leaves in the environment of what it starts.
 _JOB_FILE = b"CUDA_CHECKPOINT_JOB_FILE"
+# What such a job is to the driver, and to who captures it, is documented nowhere: it is for those who want to try it.
+_JOB_UNTRIED = "which nobody has tried with slurmckpt on a device"
 _FIRST_DRIVER = 570
 _JOB_DRIVER = 610
 _MAX_GPUS = 1024
@@ -80,15 +82,14 @@ def choose(wanted: str, node: Node, environment: Sequence[bytes], tasks: int) ->
     if wanted == "auto":
         if ranks == 1:
             return Profile("none", f"{here}: a single rank needs none")
-        if major >= _JOB_DRIVER and in_job:
-            return _checked("job", f"{here}: the step runs in a checkpoint job", environment)
-        more = ", or run the step under `cuda-checkpoint --launch-job`, which keeps NVLink" * (major >= _JOB_DRIVER)
+        more = f"; the step runs in a checkpoint job, {_JOB_UNTRIED}" if in_job else ""
         return _checked("sockets", f"{here}: only sockets between ranks can be captured{more}", environment)
     name: Name = "sockets" if wanted == "sockets" else "job" if wanted == "job" else "none"
     if name == "job" and (major < _JOB_DRIVER or not in_job):
         lacking = f"driver {_JOB_DRIVER}" if major < _JOB_DRIVER else "a step under `cuda-checkpoint --launch-job`"
         return Profile(name, f"{here}: as configured", f"the GPU profile job needs {lacking}")
-    return _checked(name, f"{here}: as configured", environment)
+    untried = f", {_JOB_UNTRIED}" if name == "job" else ""
+    return _checked(name, f"{here}: as configured{untried}", environment)
 
 
 def recorded(name: str, reason: str) -> Profile:

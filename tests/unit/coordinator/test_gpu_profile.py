@@ -31,11 +31,13 @@ H200 = Node("580.95.05", 8)
         ("auto", H200, [b"SLURM_JOB_GPUS=3"], 2, "sockets", "driver 580.95.05, 1 GPU: only sockets"),
         ("auto", H200, [], 1, "sockets", "8 GPUs"),
         ("auto", Node("560.35", 8), TWO, 2, "none", "CUDA state can be captured from driver 570 on"),
-        ("auto", Node("610.1", 8), TWO, 2, "sockets", "run the step under `cuda-checkpoint --launch-job`"),
-        ("auto", Node("610.1", 8), IN_JOB, 2, "job", "the step runs in a checkpoint job"),
+        ("auto", Node("610.1", 8), TWO, 2, "sockets", "only sockets between ranks can be captured"),
+        # Nobody knows how it ends: auto does not choose it.
+        ("auto", Node("610.1", 8), IN_JOB, 2, "sockets", "in a checkpoint job, which nobody has tried with slurmckpt"),
+        ("auto", Node("610.1", 8), [*IN_JOB, b"SLURM_JOB_GPUS=3"], 1, "none", "a single rank needs none"),
         ("sockets", H200, [b"SLURM_JOB_GPUS=3"], 1, "sockets", "as configured"),
         ("none", H200, TWO, 2, "none", "as configured"),
-        ("job", Node("610.1", 8), IN_JOB, 2, "job", "as configured"),
+        ("job", Node("610.1", 8), IN_JOB, 2, "job", "as configured, which nobody has tried with slurmckpt on a device"),
     ],
 )
 def test_the_choice(wanted: str, node: Node, environment: list[bytes], tasks: int, name: str, reason: str) -> None:
