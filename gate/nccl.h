@@ -1,6 +1,6 @@
 /* The binary interface between NCCL and a profiler plugin, as far as the gate needs it. Definitions of our own, after
- * src/include/plugin/profiler/profiler_v5.h (NCCL 2.28.3 to 2.30.7: unchanged) and profiler_v6.h (2.29.7 to 2.30.7: unchanged, adds
- * members to the union only), src/include/plugin/nccl_profiler.h and src/include/nccl_common.h.
+ * src/include/plugin/profiler/profiler_v5.h (NCCL 2.28.3 to 2.30.7: unchanged) and profiler_v6.h (2.29.2 to 2.30.7: unchanged, adds
+ * members to the union only; v7 of 2.31.2 appends members, and NCCL translates it for plugins of v6), src/include/plugin/nccl_profiler.h and src/include/nccl_common.h.
  */
 #ifndef SLURMCKPT_GATE_NCCL_H
 #define SLURMCKPT_GATE_NCCL_H

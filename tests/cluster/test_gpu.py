@@ -176,6 +176,23 @@ def test_a_coordinator_that_dies_while_the_ranks_have_no_gpu(faults: Cluster, di
     assert steps_of(job) == values(STEPS)
 
 
+@pytest.mark.parametrize(
+    ("victim", "skipped"),
+    [("-x criu", ""), (f"-f [g]pu_rank.py.{STEPS}.2.1.", "")],
+    ids=["criu", "rank"],
+)
+def test_who_else_dies_while_the_ranks_have_no_gpu(faults: Cluster, directory: Path, victim: str, skipped: str) -> None:
+    """CRIU: all ranks get their GPUs back. A rank: so does the other one, and both go back to the last checkpoint."""
+    job = begin(faults, directory)
+    seq = job.checkpoint()
+    order(faults, job, "capture.stopped", f"sh 1\npkill -KILL {victim}")
+    assert faults.run("slurmckpt", "checkpoint", job.name, check=False).returncode != 0
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert steps_of(job) == values(STEPS)
+    assert any(f"restored in place from #{seq}" in text for text in events(job)) == ("rank" in victim)
+    assert len(job.status()["attempts"]) == 1
+
+
 @pytest.mark.long
 def test_an_agent_that_dies_while_the_ranks_have_no_gpu(faults: Cluster, directory: Path) -> None:
     """The coordinator starts another one. This checkpoint is skipped, and the next one is taken."""
