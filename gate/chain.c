@@ -25,7 +25,7 @@ static void *open_library(const char *name) {
 }
 
 enum chain_result chain_load(unsigned newest, const struct nccl_profiler *own, const struct nccl_profiler **next, unsigned *version) {
-  static const char *const symbols[] = {"ncclProfiler_v5", "ncclProfiler_v6"};
+  static const char *const symbols[] = {"ncclProfiler_v5", "ncclProfiler_v6", "ncclProfiler_v7"};
   const char *name = getenv(CHAIN_VARIABLE);
   bool is_set = name != NULL && name[0] != '\0';
   enum chain_result result = CHAIN_NONE;
@@ -50,6 +50,12 @@ out:
   return result;
 }
 
+unsigned chain_mask(int mask, unsigned version) {
+  unsigned known = version >= 7 ? NCCL_EVENT_V7 : version == 6 ? NCCL_EVENT_V6 : NCCL_EVENT_V5;
+  unsigned asked = (unsigned)mask & known;
+  return (asked & NCCL_EVENT_KERNEL_PHASE) != 0 ? asked | NCCL_EVENT_KERNEL_CH : asked;
+}
+
 /* The masks of src/plugin/profiler.cc: an event is started when a child of it was asked for, too. */
 bool chain_wants(unsigned mask, uint64_t type) {
   const unsigned steps = NCCL_EVENT_PROXY_STEP | NCCL_EVENT_NET_PLUGIN;
@@ -58,10 +64,11 @@ bool chain_wants(unsigned mask, uint64_t type) {
   unsigned any = (unsigned)type;
   switch (type) {
   case NCCL_EVENT_GROUP_API:
-    any = NCCL_EVENT_GROUP_API | NCCL_EVENT_P2P_API | NCCL_EVENT_COLL_API | NCCL_EVENT_KERNEL_LAUNCH | NCCL_EVENT_GROUP | tasks;
+    any = NCCL_EVENT_GROUP_API | NCCL_EVENT_P2P_API | NCCL_EVENT_COLL_API | NCCL_EVENT_KERNEL_LAUNCH | NCCL_EVENT_GROUP | NCCL_EVENT_CE |
+          tasks;
     break;
   case NCCL_EVENT_COLL_API:
-    any = NCCL_EVENT_COLL_API | NCCL_EVENT_COLL | operations;
+    any = NCCL_EVENT_COLL_API | NCCL_EVENT_COLL | NCCL_EVENT_CE | operations;
     break;
   case NCCL_EVENT_P2P_API:
     any = NCCL_EVENT_P2P_API | NCCL_EVENT_P2P | operations;

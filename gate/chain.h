@@ -12,6 +12,10 @@ enum chain_result { CHAIN_NONE, CHAIN_LOADED, CHAIN_LOST };
 /* Loads it and finds its interface, newest version first and none above newest. own: ours, which is not chained to itself. */
 enum chain_result chain_load(unsigned newest, const struct nccl_profiler *own, const struct nccl_profiler **next, unsigned *version);
 
+/* The events that a plugin of this version gets, which has asked for those of mask: without those that it does not know, and with those
+ * that others need. */
+unsigned chain_mask(int mask, unsigned version);
+
 /* Whether NCCL starts an event of this type for a plugin that has asked for the events of mask. */
 bool chain_wants(unsigned mask, uint64_t type);
 

@@ -1,6 +1,7 @@
 /* The binary interface between NCCL and a profiler plugin, as far as the gate needs it. Definitions of our own, after
- * src/include/plugin/profiler/profiler_v5.h (NCCL 2.28.3 to 2.30.7: unchanged) and profiler_v6.h (2.29.2 to 2.30.7: unchanged, adds
- * members to the union only; v7 of 2.31.2 appends members, and NCCL translates it for plugins of v6), src/include/plugin/nccl_profiler.h and src/include/nccl_common.h.
+ * src/include/plugin/profiler/profiler_v5.h (NCCL 2.28.3 to 2.30.7: unchanged), profiler_v6.h (2.29.2 to 2.31.2: unchanged, adds members to
+ * the union only) and profiler_v7.h (2.31.2: appends members to those of the union), src/include/plugin/nccl_profiler.h and
+ * src/include/nccl_common.h.
  */
 #ifndef SLURMCKPT_GATE_NCCL_H
 #define SLURMCKPT_GATE_NCCL_H
@@ -30,9 +31,18 @@ enum nccl_event_type {
   NCCL_EVENT_P2P_API = 1 << 10,
   NCCL_EVENT_KERNEL_LAUNCH = 1 << 11,
   NCCL_EVENT_V5 = (1 << 12) - 1, /* all of the above */
+  /* Of v6: collectives by copy engines. */
+  NCCL_EVENT_CE_COLL = 1 << 12,
+  NCCL_EVENT_CE_SYNC = 1 << 13,
+  NCCL_EVENT_CE_BATCH = 1 << 14,
+  NCCL_EVENT_CE = NCCL_EVENT_CE_COLL | NCCL_EVENT_CE_SYNC | NCCL_EVENT_CE_BATCH,
+  NCCL_EVENT_V6 = NCCL_EVENT_V5 | NCCL_EVENT_CE,
+  /* Of v7. */
+  NCCL_EVENT_KERNEL_PHASE = 1 << 15,
+  NCCL_EVENT_V7 = NCCL_EVENT_V6 | NCCL_EVENT_KERNEL_PHASE,
 };
 
-/* The beginning of an event's description: of v5 as of v6. */
+/* The beginning of an event's description, the same in v5, v6 and v7. */
 struct nccl_event {
   uint64_t type;
   void *parent;

@@ -74,7 +74,7 @@ static uint32_t thread_id(void) {
 }
 
 static void merge_masks(struct plugin *plugin) {
-  int wanted = __atomic_load_n(&plugin->next_mask, __ATOMIC_RELAXED);
+  int wanted = (int)chain_mask(__atomic_load_n(&plugin->next_mask, __ATOMIC_RELAXED), plugin->next_version);
   if (plugin->mask != NULL && wanted != plugin->merged) {
     plugin->merged = wanted;
     __atomic_store_n(plugin->mask, wanted | OWN_EVENTS, __ATOMIC_RELAXED);
@@ -88,7 +88,7 @@ static void load_next(struct plugin *plugin, nccl_logger log) {
   if (result == CHAIN_LOST && process.attached)
     atomic_fetch_or(&process.gate.region->header.notes, GATE_NOTE_CHAIN_LOST);
   if (result == CHAIN_LOST && log != NULL)
-    log(NCCL_LOG_WARN, NCCL_SUBSYSTEM_INIT, __FILE__, __LINE__, "slurmckpt: the profiler plugin %s has no interface v5 or v6 and is left out",
+    log(NCCL_LOG_WARN, NCCL_SUBSYSTEM_INIT, __FILE__, __LINE__, "slurmckpt: the profiler plugin %s has no interface v5, v6 or v7 and is left out",
         getenv(CHAIN_VARIABLE) != NULL ? getenv(CHAIN_VARIABLE) : "libnccl-profiler.so");
 }
 
@@ -106,7 +106,7 @@ static nccl_result init(struct plugin *plugin, void **context, uint64_t communic
   plugin->mask = mask;
   if (plugin->next != NULL)
     made->has_next = plugin->next->init(&made->next, communicator, &plugin->next_mask, name, nodes, ranks, rank, log) == NCCL_SUCCESS;
-  plugin->merged = __atomic_load_n(&plugin->next_mask, __ATOMIC_RELAXED);
+  plugin->merged = (int)chain_mask(__atomic_load_n(&plugin->next_mask, __ATOMIC_RELAXED), plugin->next_version);
   __atomic_store_n(mask, plugin->merged | (active_gate() != NULL ? OWN_EVENTS : 0), __ATOMIC_RELAXED);
   pthread_mutex_unlock(&loading);
   if (active_gate() != NULL && ranks > 1 && rank >= 0 && rank < ranks)
@@ -132,8 +132,7 @@ static nccl_result finalize(struct plugin *plugin, void *context) {
 /* What the user's plugin is told; returns its handle. */
 static void *forward(struct plugin *plugin, const struct context *context, struct nccl_event *event) {
   void *handle = NULL, *parent = event->parent;
-  unsigned known = plugin->next_version == 5 ? NCCL_EVENT_V5 : ~0u;
-  if (context->has_next && (event->type & ~(uint64_t)known) == 0 && chain_wants((unsigned)plugin->merged, event->type)) {
+  if (context->has_next && chain_wants((unsigned)plugin->merged, event->type)) {
     if (parent == &own_event || parent == &own_captured)
       event->parent = NULL;
     if (plugin->next->start_event(context->next, &handle, event) != NCCL_SUCCESS)
@@ -249,3 +248,4 @@ static nccl_result record_event_state(struct plugin *plugin, void *handle, int s
 
 EXPORT_VERSION(5)
 EXPORT_VERSION(6)
+EXPORT_VERSION(7)

@@ -24,12 +24,15 @@ enum {
   COLL_API = 1 << 9,
   P2P_API = 1 << 10,
   KERNEL_LAUNCH = 1 << 11,
+  V5 = (1 << 12) - 1,
+  CE = 7 << 12,
+  KERNEL_PHASE = 1 << 15,
   OF_OPERATIONS = PROXY_OP | PROXY_STEP | KERNEL_CH | NET_PLUGIN,
   OF_TASKS = GROUP | COLL | P2P | OF_OPERATIONS,
 };
 enum { GROUP_START_API_STOP = 23, GROUP_END_API_START = 24 };
 
-/* ncclProfilerEventDescr_v5_t; v6 adds members to the union. */
+/* ncclProfilerEventDescr_v5_t; v6 adds members to the union, v7 to the members. */
 struct event {
   uint64_t type;
   void *parent;
@@ -96,6 +99,7 @@ struct plugin {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static void *library;
 static const struct plugin *plugin;
+static int version, plugin_version;
 static unsigned users;
 static bool failed;
 static int event_mask;
@@ -125,12 +129,16 @@ static void *open_library(const char *name) {
 
 static void load(void) {
   const char *name = getenv("NCCL_PROFILER_PLUGIN"), *newest = getenv("NCCL_DOUBLE_PROFILER");
+  char symbol[32];
   if (name == NULL || strcasecmp(name, "none") != 0)
     library = open_library(name != NULL && name[0] != '\0' ? name : "libnccl-profiler.so");
-  if (library != NULL && (newest == NULL || atoi(newest) >= 6))
-    plugin = dlsym(library, "ncclProfiler_v6");
-  if (library != NULL && plugin == NULL)
-    plugin = dlsym(library, "ncclProfiler_v5");
+  version = newest != NULL ? atoi(newest) : 7;
+  for (plugin_version = version; library != NULL && plugin == NULL && plugin_version >= 5; plugin_version--) {
+    snprintf(symbol, sizeof(symbol), "ncclProfiler_v%d", plugin_version);
+    plugin = dlsym(library, symbol);
+    if (plugin != NULL)
+      break;
+  }
   if (plugin == NULL) {
     if (library != NULL)
       dlclose(library);
@@ -146,8 +154,14 @@ void profiler_init(struct ncclComm *comm) {
   if (plugin != NULL)
     users++;
   pthread_mutex_unlock(&mutex);
-  if (plugin != NULL)
+  if (plugin != NULL) {
     plugin->init(&comm->profiler, comm->hash, &event_mask, NULL, 1, comm->ranks, comm->rank, log_line);
+    /* What the translation for older plugins takes away, and what v7 of NCCL adds. */
+    if (plugin_version < version)
+      event_mask &= plugin_version == 5 ? V5 : V5 | CE;
+    if (version >= 7 && (event_mask & KERNEL_PHASE))
+      event_mask |= KERNEL_CH;
+  }
 }
 
 void profiler_finalize(struct ncclComm *comm) {
@@ -184,7 +198,7 @@ void profiler_group_starts(const struct ncclComm *comm, int depth, bool captured
   struct event event = {.type = GROUP_API};
   event.group_api.captured = captured;
   thread.mask = __atomic_load_n(&event_mask, __ATOMIC_RELAXED);
-  if (plugin != NULL && (thread.mask & (GROUP_API | P2P_API | COLL_API | KERNEL_LAUNCH | OF_TASKS)) && thread.depth == 0) {
+  if (plugin != NULL && (thread.mask & (GROUP_API | P2P_API | COLL_API | KERNEL_LAUNCH | OF_TASKS | (version >= 6 ? CE : 0))) && thread.depth == 0) {
     event.group_api.depth = depth;
     plugin->start(comm->profiler, &thread.group_api, &event);
     thread.depth = depth;
@@ -215,7 +229,7 @@ void *profiler_collective(const struct ncclComm *comm, const struct collective *
   event.coll_api.root = collective->root;
   event.coll_api.stream = stream;
   event.coll_api.captured = captured;
-  if (plugin != NULL && (thread.mask & (COLL_API | COLL | OF_OPERATIONS)))
+  if (plugin != NULL && (thread.mask & (COLL_API | COLL | OF_OPERATIONS | (version >= 6 ? CE : 0))))
     plugin->start(comm->profiler, &thread.coll_api, &event);
   /* NCCL 2.28.9 stops it, and keeps the handle. */
   if (plugin != NULL && thread.coll_api != NULL)

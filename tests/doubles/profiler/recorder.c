@@ -1,4 +1,4 @@
-/* A profiler plugin as a user would have one, for tests: writes down what NCCL tells it. Exports v5, and with -DVERSION=6 v6 as well.
+/* A profiler plugin as a user would have one, for tests: writes down what NCCL tells it. Exports v5, and with -DVERSION=6 or 7 these as well.
  *
  * RECORDER_FILE: where to, one file per process (.PID is added). RECORDER_MASK: the events it asks for. RECORDER_HANDLES: "one": the same
  * handle for all events, as plugins may do; "none": none.
@@ -79,4 +79,7 @@ static int finalize(void *context) {
 const struct profiler ncclProfiler_v5 = {"recorder", init, start, stop, record, finalize};
 #if VERSION >= 6
 const struct profiler ncclProfiler_v6 = {"recorder", init, start, stop, record, finalize};
+#endif
+#if VERSION >= 7
+const struct profiler ncclProfiler_v7 = {"recorder", init, start, stop, record, finalize};
 #endif

@@ -23,7 +23,7 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """The plugin, by the newest version of the interface that it has; 4: none that can be chained."""
     folder = tmp_path_factory.mktemp("recorder")
     made = {}
-    for version in (5, 6):
+    for version in (5, 6, 7):
         made[version] = folder / f"libnccl-profiler-recorder{version}.so"
         command = ["cc", "-shared", "-fPIC", f"-DVERSION={version}", "-o", str(made[version]), str(RECORDER)]
         subprocess.run(command, check=True)
@@ -69,7 +69,7 @@ def heard(libnccl: Path, environment: dict[str, str], folder: Path) -> list[list
 
 @pytest.mark.parametrize("handles", ["each", "one", "none"])
 @pytest.mark.parametrize("mask", [0, 1 << 8, 1 << 11, 1 << 3, ALL])
-@pytest.mark.parametrize(("nccl_has", "plugin_has"), [(5, 5), (6, 6), (6, 5)])
+@pytest.mark.parametrize(("nccl_has", "plugin_has"), [(5, 5), (6, 6), (6, 5), (7, 7)])
 def test_it_hears_the_same(
     mask: int,
     handles: str,
@@ -81,7 +81,22 @@ def test_it_hears_the_same(
     tmp_path: Path,
 ) -> None:
     common = {"RECORDER_MASK": str(mask), "RECORDER_HANDLES": handles, "NCCL_DOUBLE_PROFILER": str(nccl_has)}
-    plugin = str(recorder[plugin_has])
+    compare(mask, str(recorder[plugin_has]), common, libnccl, built, tmp_path)
+
+
+# Events of copy engines (v6) and phases of kernels (v7), which not every plugin knows.
+@pytest.mark.parametrize("mask", [1 << 12, 1 << 14, 1 << 15, 1 << 15 | 1 << 3])
+@pytest.mark.parametrize(("nccl_has", "plugin_has"), [(6, 6), (6, 5), (7, 7), (7, 6), (7, 5)])
+def test_it_hears_the_same_of_what_newer_versions_have(
+    mask: int, nccl_has: int, plugin_has: int, libnccl: Path, built: Path, recorder: dict[int, Path], tmp_path: Path
+) -> None:
+    common = {"RECORDER_MASK": str(mask), "RECORDER_HANDLES": "each", "NCCL_DOUBLE_PROFILER": str(nccl_has)}
+    known = mask & (ALL | (7 << 12 if plugin_has >= 6 else 0) | (1 << 15 if plugin_has >= 7 else 0))
+    compare(known, str(recorder[plugin_has]), common, libnccl, built, tmp_path)
+
+
+def compare(mask: int, plugin: str, common: dict[str, str], libnccl: Path, built: Path, tmp_path: Path) -> None:
+    """With the gate before it the plugin hears what it hears without."""
     alone = heard(libnccl, common | {"NCCL_PROFILER_PLUGIN": plugin}, tmp_path / "alone")
     with Region.create(tmp_path / "gate", -1, -1) as region:
         chained = heard(

@@ -218,7 +218,7 @@ def total(region: Region) -> int:
     return sum(member.collectives + member.transfers for member in region.snapshot().members)
 
 
-@pytest.mark.parametrize("version", ["5", "6"])
+@pytest.mark.parametrize("version", ["5", "6", "7"])
 @pytest.mark.parametrize("late", ["0", "1"])
 @pytest.mark.parametrize("seed", range(8))
 def test_at_a_boundary_rank_after_rank_can_be_locked(
