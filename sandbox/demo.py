@@ -62,7 +62,8 @@ def main() -> int:
         console.print(f"{line}; {verdict}", style="bold green", soft_wrap=True)
         return 0
     except (DemoFailed, subprocess.CalledProcessError) as error:
-        console.print(f"the demo failed: {error}", style="bold red", soft_wrap=True)
+        # With what the job has printed, in whatever brackets.
+        console.print(f"the demo failed: {error}", style="bold red", soft_wrap=True, markup=False, emoji=False)
         return 1
     except KeyboardInterrupt:
         end_leftovers()
@@ -190,16 +191,20 @@ def compare(reference: Job, job: Job) -> str:
 
 
 def watch(bar: Progress, job: Job, done: Callable[[], bool], what: str) -> None:
-    """Show the steps of a job until `done`."""
+    """Show the steps of a job until `done`. However slow the machine: only a job that makes no step is given up."""
     task = bar.add_task("", total=STEPS)
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    reached, moved = job.steps(), time.monotonic()
     while not done():
-        bar.update(task, completed=job.steps())
+        steps = job.steps()
+        bar.update(task, completed=steps)
+        if steps != reached:
+            reached, moved = steps, time.monotonic()
         if state(job) in ("FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"):
             raise DemoFailed(f"job {job.number} is {state(job)}:\n{job.text()[-2000:]}")
-        if time.monotonic() > deadline:
+        if time.monotonic() > moved + PATIENCE_SECONDS:
             raise DemoFailed(
-                f"{what} did not come within {PATIENCE_SECONDS:.0f} s; its output ends with\n{job.text()[-500:]}"
+                f"no step for {PATIENCE_SECONDS:.0f} s while waiting for {what}; the job's output ends with\n"
+                f"{job.text()[-500:]}"
             )
         time.sleep(POLL_SECONDS)
     bar.update(task, completed=job.steps())
