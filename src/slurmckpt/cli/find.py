@@ -44,6 +44,14 @@ def stores_of(root: Path, job: JobName) -> list[JobStore]:
     return known or _remembered(root, job)
 
 
+def unknown(root: Path, job: JobName) -> SlurmckptError:
+    """Why there is nothing of this job, for its user."""
+    return SlurmckptError(
+        f"no record of job {job} in {root} that you may read: it has not started yet, or runs without checkpoints"
+        " (where it asked for them, its output says why), or has another --checkpoint-dir"
+    )
+
+
 def _remembered(root: Path, job: JobName) -> list[JobStore]:
     """What the records themselves say, for jobs that Slurm has forgotten."""
     if job.task is not None:

@@ -19,6 +19,7 @@ from slurmckpt.fingerprint.compare import Fingerprint, compare, explain, rule_fo
 from slurmckpt.fingerprint.node import node_feature, node_fingerprint
 from slurmckpt.store.files import read_small
 from slurmckpt.store.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest
+from slurmckpt.store.record import read
 
 _VALUE_LENGTH = 100
 
@@ -99,8 +100,11 @@ def _directory(checkpoint: str, settings: Settings) -> Path:
     job = JobNameType().convert(name, None, None)
     assert isinstance(job, JobName)
     found = find.stores_of(settings.store.path, job)
-    if len(found) != 1:
-        raise SlurmckptError(f"{checkpoint}: {'several jobs have' if found else 'there is no job with'} this number")
+    if not found:
+        raise find.unknown(settings.store.path, job)
+    if len(found) > 1:
+        tasks = ", ".join(sorted(read(store).array or str(store.job.job_id) for store in found))
+        raise SlurmckptError(f"{checkpoint} is several jobs: name one of {tasks}")
     numbers = found[0].sequence_numbers()
     if not numbers or (number and (not number.isdecimal() or int(number) not in numbers)):
         known = f"; there are {', '.join(f'#{each}' for each in numbers)}" if numbers else ""

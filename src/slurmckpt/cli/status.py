@@ -47,10 +47,7 @@ def command(job: JobName | None, as_json: bool, directory: Path | None) -> None:
         return
     stores = find.stores_of(root, job)
     if not stores:
-        raise SlurmckptError(
-            f"no record of job {job} in {root} that you may read: it has not started yet, or runs without checkpoints"
-            " (where it asked for them, its output says why), or has another --checkpoint-dir"
-        )
+        raise find.unknown(root, job)
     found = [(read(store), _kept(store), _live(settings, store.job.job_id)) for store in stores]
     if as_json:
         documents = [_document(record, kept, live) for record, kept, live in found]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 
 from slurmckpt import config
 from slurmckpt.capture import criu
-from slurmckpt.cli import fingerprint
+from slurmckpt.cli import find, fingerprint
 from slurmckpt.config import Settings
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.identity import JobIdentity
@@ -67,3 +68,24 @@ def test_one_that_fits(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_no_such_checkpoint(checkpoint: Path) -> None:
     done = CliRunner().invoke(fingerprint.command, ["--diff", str(checkpoint / "none")])
     assert isinstance(done.exception, SlurmckptError) and "manifest.json" in str(done.exception)
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+    """The jobs in the store that have the number."""
+    found: list[SimpleNamespace] = []
+    monkeypatch.setattr(find, "stores_of", lambda root, job: found)
+    monkeypatch.setattr(fingerprint, "read", lambda store: store)
+    return found
+
+
+def test_a_job_that_left_no_record(checkpoint: Path, tasks: list[SimpleNamespace]) -> None:
+    done = CliRunner().invoke(fingerprint.command, ["--diff", "99"])
+    assert isinstance(done.exception, SlurmckptError)
+    assert str(done.exception).startswith("no record of job 99 in /var/spool/slurmckpt that you may read: it has not")
+
+
+def test_an_array_is_several_jobs(checkpoint: Path, tasks: list[SimpleNamespace]) -> None:
+    tasks += [SimpleNamespace(array=f"99_{task}") for task in (2, 1)]
+    done = CliRunner().invoke(fingerprint.command, ["--diff", "99"])
+    assert str(done.exception) == "99 is several jobs: name one of 99_1, 99_2"
