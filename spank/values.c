@@ -16,7 +16,7 @@ bool interval_parse(const char *text, struct interval *interval)
 		enum interval_kind kind;
 	} words[] = {
 		{ "auto", INTERVAL_AUTO },       { "off", INTERVAL_OFF }, { "infinite", INTERVAL_MANUAL },
-		{ "unlimited", INTERVAL_MANUAL }, { "-1", INTERVAL_MANUAL },
+		{ "unlimited", INTERVAL_MANUAL },
 	};
 
 	*interval = (struct interval){ .kind = INTERVAL_FIXED };

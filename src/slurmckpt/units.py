@@ -20,7 +20,7 @@ ACCEPTED_SIZES = "bytes, or a number with K, M, G or T (powers of 1024), as in 5
 
 _MAX_SECONDS = 3650 * DAY
 _MAX_SIZE = 2**63 - 1
-_MANUAL_WORDS = frozenset({"infinite", "unlimited", "-1"})
+_MANUAL_WORDS = frozenset({"infinite", "unlimited"})
 # re.ASCII: "\d" alone also takes digits of other scripts.
 _UNITS = re.compile(
     r"(?:(?P<d>\d{1,9})d)?(?:(?P<h>\d{1,9})h)?(?:(?P<m>\d{1,9})m)?(?:(?P<s>\d{1,9})s)?", re.ASCII | re.IGNORECASE
@@ -57,7 +57,7 @@ def parse_interval(text: str) -> Interval:
     """The interval that a user wrote.
 
     Takes `90s`, `10m`, `1h30m`, `2d`; every form of Slurm's --time (a plain number is minutes); `auto`; `off`;
-    and `infinite`, `unlimited` or `-1` for "only on request".
+    and `infinite` or `unlimited` for "only on request". Not -1, endless for Slurm: users mean "never" by it.
     Raises ValueError with one line when the text is none of these, or less than 1 s or more than 10 years.
     """
     word = text.strip().lower()

@@ -50,7 +50,6 @@ def test_interval_fixed(text: str, seconds: int) -> None:
         ("off", "off"),
         ("infinite", "manual"),
         ("UNLIMITED", "manual"),
-        ("-1", "manual"),
     ],
 )
 def test_interval_words(text: str, kind: str) -> None:
@@ -70,6 +69,7 @@ def test_interval_words(text: str, kind: str) -> None:
         "1.5h",
         "30m1h",
         "-5m",
+        "-1",
         "-2",
         "+5",
         "1:",

@@ -54,7 +54,6 @@ def test_a_time_has_its_seconds(check: Check, text: str, seconds: int) -> None:
         ("off", "off"),
         ("infinite", "manual"),
         ("UNLIMITED", "manual"),
-        ("-1", "manual"),
     ],
 )
 def test_words(check: Check, text: str, kind: str) -> None:
@@ -70,6 +69,7 @@ def test_words(check: Check, text: str, kind: str) -> None:
         "0d0h0m0s",
         "00:00",
         "0-0",
+        "-1",
         "-2",
         "-1s",
         "+5m",
