@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -65,8 +66,8 @@ def test_suspend_and_resume(cluster: Cluster, directory: Path, kind: str, option
         suspend(cluster, job, directory, names)
         if option != "off":
             words = ["checkpoint", "--here", str(job.number), str(job.number)]
-            refused = cluster.run("slurmckpt", *words, node=job.node(), check=False)
-            assert refused.returncode != 0 and "the job is suspended" in refused.stderr + refused.stdout
+            refused = cluster.run("slurmckpt", *words, node=job.node())
+            assert json.loads(refused.stdout) == {"error": "the job is suspended"}
             taken = len(job.status()["checkpoints"])
             # Three intervals of its timer.
             time.sleep(3)
