@@ -16,7 +16,7 @@
 
 #include "look.h"
 
-static int counter, edge, semi, inner, outer, watch, child_fd, flocked, posix, ofd, full[2], sockets[2], unlinked, owner[2], path_only;
+static int counter, edge, semi, inner, outer, watch, child_fd, flocked, posix, ofd, full[2], sockets[2], unlinked, owner[2], path_only, leased;
 static int directory_watch, file_watch;
 static pid_t child;
 
@@ -125,6 +125,7 @@ static void tell(void)
 	fstat(unlinked, &status);
 	printf("unlinked file size=%ld links=%d at=%ld\n", (long)status.st_size, (int)status.st_nlink, (long)lseek(unlinked, 0, SEEK_CUR));
 	printf("path only %o cloexec=%d\n", fcntl(path_only, F_GETFL) & O_PATH, fcntl(path_only, F_GETFD));
+	printf("lease %d\n", fcntl(leased, F_GETLEASE));
 }
 
 static void finish(void)
@@ -233,6 +234,10 @@ int main(int argc, char **argv)
 	unlink("unlinked");
 	lseek(unlinked, 4, SEEK_SET);
 	path_only = open("kept", O_PATH | O_CLOEXEC);
+	close(make("leased"));
+	leased = open("leased", O_RDONLY);
+	if (fcntl(leased, F_SETLEASE, F_RDLCK))
+		fail("lease");
 	if (write(counter, &value, 8) != 8)
 		fail("eventfd");
 	signal(SIGRTMIN + 4, SIG_IGN);

@@ -95,3 +95,22 @@ ready()
     reason = "and the rest of the pod read from more than 1024 pipes, which CRIU cannot capture: close pipes that"
     found = scan(pod.init, pod.leader).refusals
     assert [reason in text for text in found] == ([True] if count > 1024 else []), found
+
+
+def test_a_lease_for_writing_is_refused(make_pod: Callable[..., Any], tmp_path: Path) -> None:
+    """Whoever opens the file to save it would break it. One for reading is no reason."""
+    pod = make_pod(
+        f"""
+import fcntl
+kept = [open({str(tmp_path)!r} + name, "w+") for name in ("/written", "/other")]
+kept.append(open({str(tmp_path)!r} + "/read", "w+"))
+kept.append(open({str(tmp_path)!r} + "/read"))
+kept.pop(2).close()
+fcntl.fcntl(kept[0], fcntl.F_SETLEASE, fcntl.F_WRLCK)
+fcntl.fcntl(kept[2], fcntl.F_SETLEASE, fcntl.F_RDLCK)
+ready([fcntl.fcntl(one, fcntl.F_GETLEASE) for one in kept])
+"""
+    )
+    assert pod.report == "[1, 2, 0]"
+    (sentence,) = scan(pod.init, pod.leader, set()).refusals
+    assert f"has a lease for writing on {tmp_path}/written, which saving the file would break: give it back" in sentence

@@ -17,6 +17,8 @@ from slurmckpt.capture.processes import Process
 # The first lines of /proc/PID/fdinfo/N (proc_pid_fdinfo(5)), in the order of seq_show() in Linux fs/proc/fd.c.
 _FDINFO = re.compile(rb"pos:\t(\d+)\nflags:\t([0-7]+)\nmnt_id:\t(\d+)\n")
 _TERMINAL = re.compile(rb"^tty-index:\s*(\d+)$", re.MULTILINE)
+# As in /proc/locks (proc_locks(5)).
+_WRITE_LEASE = re.compile(rb"^lock:\s*\d+: LEASE +\w+ +WRITE ", re.MULTILINE)
 # The anonymous kinds whose fdinfo says what matters.
 _TELLING = frozenset({"eventfd", "pidfd", "inotify", "fanotify"})
 _NUMBERED = re.compile(r"(pipe|socket):\[(\d+)\]")
@@ -49,7 +51,8 @@ class FileDescriptor:
 
     path: as seen inside the pod; not absolute when it cannot be reached from there, empty when longer than a page.
     flags: those of open(2). mount: the mount's id. position: the offset in bytes. terminal: the number of the terminal
-    that this is the master of, -1 for anything else.
+    that this is the master of, -1 for anything else. leased: its process is to be asked before anybody else opens the
+    file (F_SETLEASE with F_WRLCK, fcntl(2)).
     """
 
     holder: Holder
@@ -59,6 +62,7 @@ class FileDescriptor:
     mount: int
     position: int
     terminal: int = -1
+    leased: bool = False
 
     @property
     def key(self) -> str:
@@ -299,4 +303,5 @@ def _look_at_file(table: _Table, holder: Holder, name: str, target: str, found: 
     terminal = -1
     if stat.S_ISCHR(status.st_mode) and (index := _TERMINAL.search(information)):
         terminal = int(index[1])
-    found.files.append(FileDescriptor(holder, target, status, flags, mount, position, terminal))
+    leased = b"\nlock:" in information and _WRITE_LEASE.search(information) is not None
+    found.files.append(FileDescriptor(holder, target, status, flags, mount, position, terminal, leased))
