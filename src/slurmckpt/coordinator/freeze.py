@@ -32,7 +32,7 @@ from slurmckpt.capture.inspect.used import UsedFile
 from slurmckpt.capture.preflight import PodScan
 from slurmckpt.capture.processes import pod_processes
 from slurmckpt.config import Gate
-from slurmckpt.coordinator import outputs, shm
+from slurmckpt.coordinator import between, outputs, shm
 from slurmckpt.coordinator.choice import Choice, Ended, Skipped, Suspended, Unsettled
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
 from slurmckpt.coordinator.files.rules import Rules
@@ -259,6 +259,8 @@ class Cut:
             if participant.scan.gpus:
                 raise Skipped(f"{participant.scan.gpus[0]} has a GPU device open or mapped that did not go")
             await asyncio.to_thread(_note_the_rest, participant, participant.scan)
+        if apart := between.connected((each.step.name, each.scan) for each in self.participants if each.scan):
+            raise Unsettled(apart)
         await self._drain()
         self.measured = outputs.measure(self._own_holders())
         for participant in self.participants:

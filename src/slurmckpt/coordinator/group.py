@@ -17,7 +17,7 @@ from pathlib import Path
 from slurmckpt import faults
 from slurmckpt.capture import linkremaps, sysvipc
 from slurmckpt.capture.preflight import PodScan
-from slurmckpt.coordinator import outputs, shm
+from slurmckpt.coordinator import between, outputs, shm
 from slurmckpt.coordinator.choice import Choice, Ended, Skipped, Unsettled, choose, without_script
 from slurmckpt.coordinator.files.saving import Saver, foresee
 from slurmckpt.coordinator.freeze import Captured, Cut, Tools
@@ -152,6 +152,8 @@ async def _prepare(
         participant.processes, participant.gpu_users = found.processes, found.gpus
         needed += sum(resident_bytes(process.pid) for process in found.processes)
         needed += (await asyncio.to_thread(sysvipc.look, participant.pod.init_pid)).bytes
+    if apart := between.connected((each.step.name, found) for each, found in zip(participants, scans, strict=True)):
+        raise Unsettled(apart)
     needed += await foresee([each.pod.init_pid for each in participants], scans, tools.files, files)
     users = await tools.gpus.look(participants)
     needed += users.bytes

@@ -17,7 +17,7 @@ import pytest
 
 from slurmckpt.capture import criu, sysvipc
 from slurmckpt.capture.inspect.descriptors import Writing
-from slurmckpt.capture.preflight import OpenFile, PodScan
+from slurmckpt.capture.preflight import Connection, OpenFile, PodScan
 from slurmckpt.config import Files
 from slurmckpt.coordinator import freeze, group
 from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled
@@ -327,6 +327,15 @@ def test_output_that_does_not_settle(stage: Stage, user_files: UserFiles) -> Non
 def test_what_the_look_before_refuses_stops_no_rank(stage: Stage, user_files: UserFiles) -> None:
     stage.scan = PodScan([], ["a", "b", "c", "d"], [], [], [], [], [])
     assert stage.skipped([running("0")], user_files) == "a; b; c"
+    assert stage.criu.events == []
+
+
+def test_a_connection_between_two_pods_stops_no_rank(stage: Stage, user_files: UserFiles) -> None:
+    ends = [Connection("10.0.0.1:1", "10.0.0.1:2", 9, "a", 7, 1), Connection("10.0.0.1:2", "10.0.0.1:1", 9, "a", 8, 1)]
+    stage.scan = PodScan([], [], [], [], [], ends, [])
+    assert "connections between the steps of a job cannot be restored" in stage.skipped(
+        [running("batch"), running("0")], user_files
+    )
     assert stage.criu.events == []
 
 
