@@ -18,6 +18,7 @@ from slurmckpt.cli.control import NoCoordinator, ask
 from slurmckpt.cli.jobid import JOB, JobName
 from slurmckpt.config import Settings
 from slurmckpt.errors import SlurmckptError, SlurmError
+from slurmckpt.slurm.ownnode import own_name
 from slurmckpt.slurm.port import JobInfo
 from slurmckpt.slurm.select import select
 from slurmckpt.units import format_bytes, format_seconds
@@ -39,7 +40,7 @@ def command(job: JobName, here: int | None) -> None:
     In the job itself it only asks for one, as it would be captured, too; `slurmckpt status` shows the result.
 
     Works from any host of the cluster, for the job's user: on another host than the job's node it runs itself there as
-    a step of the job.
+    a step of the job. For root it works on the job's node.
     """
     settings = config.load()
     if here is not None:
@@ -88,11 +89,7 @@ def _check_owner(jobs: list[JobInfo]) -> None:
     owner = jobs[0].user_id
     if os.getuid() in (0, owner):
         return
-    try:
-        name = pwd.getpwuid(owner).pw_name
-    except KeyError:
-        name = f"user id {owner}"
-    raise SlurmckptError(f"job {_name(jobs[0])} belongs to {name}; only root and its owner may do that")
+    raise SlurmckptError(f"job {_name(jobs[0])} belongs to {_user_name(owner)}; only root and its owner may do that")
 
 
 def _name(job: JobInfo) -> str:
@@ -115,10 +112,32 @@ def _take(settings: Settings, job: JobInfo) -> None:
     try:
         answer = ask(settings, job.job_id, "checkpoint", None)
     except NoCoordinator:
+        if _is_here(job):
+            raise SlurmckptError(_UNSERVED) from None
+        if os.getuid() == 0 != job.user_id:
+            owner = _user_name(job.user_id)
+            raise SlurmckptError(
+                f"root can ask for it on node {job.nodes[0]} only: Slurm starts no step of root's in a job of {owner}"
+            ) from None
         answer = _from_its_node(job)
     if "error" in answer:
         raise SlurmckptError(str(answer["error"]))
     _say(_name(job), answer)
+
+
+def _is_here(job: JobInfo) -> bool:
+    """Whether this host is the job's node, as far as Slurm tells."""
+    try:
+        return asyncio.run(own_name(select())) == job.nodes[0]
+    except SlurmError:
+        return False
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user id {uid}"
 
 
 def _say(shown: str, answer: dict[str, Any]) -> None:

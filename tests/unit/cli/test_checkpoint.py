@@ -9,6 +9,7 @@ import socket
 import subprocess
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,14 +130,23 @@ def job(
 class FakeSlurm:
     """Answers as Slurm does: with the job of this number, or with all tasks of the array of this number."""
 
-    def __init__(self, jobs: list[JobInfo]) -> None:
+    def __init__(self, jobs: list[JobInfo], here: str = "") -> None:
         self.jobs = jobs
+        self.here = here
 
     async def array(self, number: int) -> list[JobInfo]:
         found = [each for each in self.jobs if number in (each.job_id, each.array_id)]
         if not found:
             raise SlurmError(f"Slurm knows no job {number}")
         return found
+
+    async def node(self, name: str) -> SimpleNamespace:
+        if name != self.here:
+            raise SlurmError(f"Slurm knows no node {name}")
+        return SimpleNamespace(name=name, hostname=name)
+
+    async def nodes(self) -> list[SimpleNamespace]:
+        return []
 
 
 def elsewhere(
@@ -254,6 +264,33 @@ def test_on_the_jobs_node_slurm_is_not_needed(node: Node, monkeypatch: pytest.Mo
     elsewhere(monkeypatch, [])
     node.coordinator(b'{"checkpoint": 3, "bytes": 1000, "freeze_seconds": 0.28}\n')
     assert node.run("7").output == "job 7: checkpoint #3 committed, 1.0 kB, frozen for 0.28 s\n"
+
+
+@pytest.mark.parametrize(("uid", "owner"), [(1000, 1000), (0, 1000)])
+def test_on_the_jobs_node_without_a_coordinator(
+    node: Node, monkeypatch: pytest.MonkeyPatch, uid: int, owner: int
+) -> None:
+    """Nobody else could say more: no srun is tried."""
+    executed = elsewhere(monkeypatch, [])
+    monkeypatch.setattr(checkpoint, "select", lambda: FakeSlurm([job(uid=owner)], here="n3"))
+    monkeypatch.setattr(socket, "gethostname", lambda: "n3")
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    done = node.run("7")
+    assert (done.exit_code, executed) == (1, [])
+    assert done.output.startswith("Error: it runs without checkpoints: none were asked for")
+
+
+def test_root_on_another_host(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm lets root start no step in another's job; in its own it does."""
+    executed = elsewhere(monkeypatch, [job(uid=4711)])
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert node.run("7").output == (
+        "Error: root can ask for it on node n3 only: Slurm starts no step of root's in a job of user id 4711\n"
+    )
+    assert executed == []
+    executed = elsewhere(monkeypatch, [job(uid=0)])
+    assert node.run("7").exit_code == 0
+    assert len(executed) == 1
 
 
 def test_without_srun(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
