@@ -96,7 +96,8 @@ def test_a_store_that_answers_with_errors_proves_nothing(
     watched = Watched(monkeypatch, unknown, unknown, unknown, newer)
     asyncio.run(watched.until(lambda: False))
     assert watched.lost == ["job 7 has a newer incarnation (epoch 2)"]
-    assert caplog.text.count("job 7: whether the lease stands is not known: lease cannot be read") == 1
+    # Of a look that takes longer than the time to the next one, as on a busy machine, it is the silence that is said.
+    assert caplog.text.count("whether the lease stands is not known") == 1
 
 
 def test_a_store_that_does_not_answer_proves_nothing(

@@ -159,6 +159,7 @@ def test_a_keeper_that_has_died_is_replaced_before_the_next_capture(
 ) -> None:
     """Nobody hears of its death; but without one, nobody is left when coordinator and agent die at once."""
     _, pids = pair(start_rank)
+    others = psutil.Process().children()
 
     async def work() -> None:
         async with client(hardware) as cuda:
@@ -177,7 +178,7 @@ def test_a_keeper_that_has_died_is_replaced_before_the_next_capture(
 
     def agents() -> list[psutil.Process]:
         children = psutil.Process().children()
-        return [one for one in children if one.pid not in pids and one.status() != psutil.STATUS_ZOMBIE]
+        return [one for one in children if one not in others and one.status() != psutil.STATUS_ZOMBIE]
 
     run(work())
 

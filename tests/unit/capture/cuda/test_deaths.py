@@ -123,6 +123,14 @@ class Cast:
         assert self.coordinator.wait(SECONDS) == 0
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Whether it is gone, or is not waited for by its parent."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def await_that(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + SECONDS
     while not condition():
@@ -226,7 +234,7 @@ def test_who_dies_in_which_state(hardware: simulated.Hardware, start_rank: Start
         if "coordinator" in who:
             check_ranks(cast, before)
             # And nobody stays behind.
-            await_that(lambda: not (cast.agent.is_running() and cast.agent.status() != "zombie"), "the agent ends")
+            await_that(lambda: has_ended(cast.agent), "the agent ends")
             return
         if state in ("locked", "checkpointed", "restored"):
             cast.go_on()
