@@ -6,7 +6,7 @@
 # make test-all   also those that wait for time limits, preemptions and nodes given up (root; half as long again)
 # make soak       200 jobs under random failures (root)
 # make mutants    faults put into the gate and the capture of GPU state: does a test notice each? (an hour)
-# make check      linters and types
+# make check      linters and types of Python and shell
 # make docs       bring the generated parts of docs/ up to date
 
 PREFIX ?= /usr
@@ -71,10 +71,16 @@ $(TOOLS)/ready: pyproject.toml tools/deps
 	tools/deps $(TOOLS)
 	touch $@
 
+SCRIPTS := prolog/prolog prolog/hand-over epilog/epilog epilog/epilog-slurmctld examples/train.sbatch tools/deps .ci/run \
+	sandbox/cluster sandbox/selftest sandbox/node/boot sandbox/node/init $(wildcard sandbox/lib/*.sh) \
+	tests/device/prepare $(wildcard tests/cluster/programs/*.sh)
+
+# C is checked where it is built: every warning is an error.
 check: deps
 	$(TOOLS)/bin/ruff check .
 	$(TOOLS)/bin/ruff format --check .
 	$(TOOLS)/bin/mypy
+	$(TOOLS)/bin/shellcheck --external-sources --source-path=SCRIPTDIR $(SCRIPTS)
 
 test: deps
 	@test "$$(id -u)" = 0 || { echo "make test needs root (namespaces, mounts, cgroups); make test-unit does not" >&2; exit 1; }
