@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slurmckpt.coordinator import held
 from slurmckpt.coordinator.payload import Payload
+from slurmckpt.coordinator.proc import start_time
 from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.task import Hello, Task
 from slurmckpt.coordinator.wire import Channel, Message, pack
@@ -130,3 +131,8 @@ def proc_tree(top: Path, files: Mapping[str, str], links: Mapping[str, str] | No
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(target)
     return top
+
+
+def note(path: Path, pid: int, started: int | None = None) -> None:
+    """Write a process down as the coordinator does. started: its start time, unless it is to be the right one."""
+    path.write_text(f"{pid} {start_time(pid) if started is None else started}\n")

@@ -15,8 +15,8 @@ import pytest
 import slurmckpt
 from slurmckpt.config import Paths, Settings, Staging
 from slurmckpt.coordinator import pointer, remains
-from slurmckpt.coordinator.proc import start_time
 from slurmckpt.coordinator.remains import Incarnation, kill_noted
+from tests.unit.coordinator.parts import note
 
 
 @pytest.fixture
@@ -32,10 +32,6 @@ def job(settings: Settings) -> Path:
     directory = settings.paths.run / "7"
     (directory / "pods").mkdir(parents=True)
     return directory
-
-
-def note(path: Path, pid: int, started: int | None = None) -> None:
-    path.write_text(f"{pid} {start_time(pid) if started is None else started}\n")
 
 
 def test_a_pid_that_changes_hands_between_two_looks(

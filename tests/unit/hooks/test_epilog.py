@@ -21,6 +21,7 @@ from slurmckpt.coordinator.proc import start_time
 from slurmckpt.coordinator.remains import Incarnation
 from slurmckpt.errors import ConfigError
 from slurmckpt.hooks import epilog
+from tests.unit.coordinator.parts import note
 
 
 @pytest.fixture
@@ -45,10 +46,6 @@ def job(settings: Settings) -> Path:
     (directory / "pods").mkdir(parents=True)
     (directory / "spec.json").write_text("{}")
     return directory
-
-
-def note(path: Path, pid: int, started: int | None = None) -> None:
-    path.write_text(f"{pid} {start_time(pid) if started is None else started}\n")
 
 
 def serve(job: Path, answer: bytes | None) -> threading.Thread:
