@@ -35,7 +35,7 @@ def assert_clean(cluster: Cluster, *nodes: str) -> None:
             return left == ""
 
         try:
-            wait_for("clean", clean, 15)
+            wait_for("clean", clean)
         except AssertionError:
             raise AssertionError(f"left on {node}:\n{left}") from None
 

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from tests.cluster.harness import Cluster, wait_for
-
-TOML = "/etc/slurmckpt/slurmckpt.toml"
-
-
-@contextmanager
-def schedule(cluster: Cluster, text: str) -> Iterator[None]:
-    """These lines as [schedule], on every node, for jobs that start from now on."""
-    before = cluster.root("ctl", f"cat {TOML}").stdout
-    cluster.run("sh", "-c", f"cat >>{TOML}", user="root", node="ctl", stdin=f"[schedule]\n{text}\n")
-    try:
-        yield
-    finally:
-        cluster.run("sh", "-c", f"cat >{TOML}", user="root", node="ctl", stdin=before)
+from tests.cluster.harness import Cluster, settings, wait_for
 
 
 def test_auto_follows_what_checkpoints_cost(cluster: Cluster, directory: Path) -> None:
     """Before the first, a cost of 30 s is assumed: with a failure a minute, every 42 s. Then it is measured."""
-    with schedule(cluster, 'mtbf = "60s"\nmax_overhead = 1\nmin_interval = "1s"'):
+    with settings(cluster, '[schedule]\nmtbf = "60s"\nmax_overhead = 1\nmin_interval = "1s"'):
         job = cluster.submit("python3 chain.py 1200 0.1", "--checkpoint-interval=auto", directory=directory)
         job.wait_running()
         notes = job.wait_checkpoints(5, 120)

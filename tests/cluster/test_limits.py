@@ -118,7 +118,7 @@ echo ready; for ((i = 0; i < 400; i++)); do sleep 0.1; done; echo done'"""
         job.wait_output("ready\nready")
         high = preempt(cluster, directory, job)
         hits = [directory / f"hits.{rank}" for rank in (0, 1)]
-        wait_for("the signal", lambda: all(hit.exists() for hit in hits), 30)
+        wait_for("the signal", lambda: all(hit.exists() for hit in hits))
         assert events(job) == ["preempted; the last checkpoint is #1"]
         # By this the signal is held for as long as it takes.
         info = job.info()
@@ -141,7 +141,7 @@ def test_a_signal_that_is_no_preemption_is_not_kept(cluster: Cluster, directory:
         job = cluster.submit(script, MANUAL, "--partition=low", directory=directory)
         job.wait_output("^ready")
         cluster.run("scancel", "--signal=TERM", f"{job.number}.0")
-        job.wait_output("^caught", 20)
+        job.wait_output("^caught", 20)  # held, it would come after 30 s
         assert job.wait_end() == "COMPLETED", job.output()
     assert job.status()["checkpoints"] == []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import TREE, Cluster, Job, drained, events, move, restored_from, wait_for
+from tests.cluster.harness import TREE, Cluster, Job, drained, events, move, restored_from, settings, wait_for
 
 # Answers each line with its number in the connection and the peer's address; three words mean something. The port after
 # its own has a full queue until somebody says drain. Runs on a host that is no node of the job.
@@ -156,7 +156,7 @@ def assert_nothing_left(cluster: Cluster, *nodes: str) -> None:
             return left[0] == ""
 
         try:
-            wait_for("clean", clean, 15)
+            wait_for("clean", clean)
         except AssertionError:
             raise AssertionError(f"left on {node}:\n{left[0]}") from None
 
@@ -192,11 +192,11 @@ def test_connections_outside_are_reset_those_inside_go_on(cluster: Cluster, dire
         address = job.wait_output("^inside ([0-9.]+) [0-9]+$")[1]
         move(job, before)
         restored_from(job)
-        job.wait_output("^outside ended Connection(Reset|Aborted)Error ", 5)
+        job.wait_output("^outside ended Connection(Reset|Aborted)Error ")
         done = int(re.findall("^inside ([0-9]+)$", job.output(), re.MULTILINE)[-1])
-        job.wait_output(f"^inside {done + 4000}$", 20)
+        job.wait_output(f"^inside {done + 4000}$")
         (directory / "go").touch()
-        peer = job.wait_output("^new 0 again ([0-9.]+)$", 10)[1]
+        peer = job.wait_output("^new 0 again ([0-9.]+)$")[1]
         assert peer != address, "it goes out with the address of its node"
         after = job.node()
         (directory / "stop").touch()
@@ -320,7 +320,7 @@ while True:
         return cluster.run("python3", "-c", asks, after, word, node=host, check=False).stdout
 
     # pasta looks once a second which ports there are.
-    wait_for("an answer", lambda: answer("login", "hello") == "HELLO\n", 10)
+    wait_for("an answer", lambda: answer("login", "hello") == "HELLO\n")
     assert [answer(host, host) for host in ("ctl", after)] == ["CTL\n", f"{after.upper()}\n"]
     assert answer("login", "end") == "END\n"
     assert job.wait_end(60) == "COMPLETED", job.output()
@@ -338,7 +338,7 @@ try: socket.create_connection(("ctl", 6817), 10)
 except OSError as error: print(error.strerror)
 socket.create_connection(s.getsockname(), 10)
 """
-    with setting(cluster, '[restore]\npasta = "no-pasta"\n'):
+    with settings(cluster, '[restore]\npasta = "no-pasta"'):
         job = submit(cluster, directory, program)
         job.wait_output("^bound$")
         job.checkpoint()
@@ -348,15 +348,3 @@ socket.create_connection(s.getsockname(), 10)
         assert job.wait_end(60) == "COMPLETED", job.output()
     assert job.output() == "bound\nNetwork is unreachable\n"
     assert events(job) == ["step batch: restored without a way out of its network: no-pasta is not installed"]
-
-
-@contextmanager
-def setting(cluster: Cluster, text: str) -> Iterator[None]:
-    """More lines in every node's slurmckpt.toml."""
-    cluster.root(
-        "ctl", f"cp /etc/slurmckpt/slurmckpt.toml /root/kept; cat >>/etc/slurmckpt/slurmckpt.toml <<'E'\n{text}E"
-    )
-    try:
-        yield
-    finally:
-        cluster.root("ctl", "cat /root/kept >/etc/slurmckpt/slurmckpt.toml")

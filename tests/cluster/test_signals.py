@@ -58,7 +58,7 @@ def await_ready(where: Path, *names: str) -> None:
 
 def await_last(where: Path, name: str, signal: str) -> None:
     """Wait until a process has got the signal; what was sent before by the same way has come then."""
-    wait_for(f"{signal} at {name}: {read(where)}", lambda: signal in read(where)[name], 30)
+    wait_for(f"{signal} at {name}: {read(where)}", lambda: signal in read(where)[name])
 
 
 def counted(cluster: Cluster, directory: Path, option: str, script: str, way: Send, restore: bool) -> Tallies:

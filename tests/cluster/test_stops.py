@@ -29,9 +29,9 @@ def test_a_batch_script_is_stopped_and_goes_on(cluster: Cluster, directory: Path
         return lines(program) == before
 
     cluster.run("scancel", way, "-s", "STOP", str(job.number))
-    wait_for("it stands still", stands, 20)
+    wait_for("it stands still", stands)
     refused = cluster.run("slurmckpt", "checkpoint", job.name, node=job.node(), check=False)
     assert "the job is suspended" in refused.stderr
     cluster.run("scancel", way, "-s", "CONT", str(job.number))
     before = lines(program)
-    wait_for("it goes on", lambda: lines(program) > before, 20)
+    wait_for("it goes on", lambda: lines(program) > before)

@@ -36,7 +36,7 @@ def wait_progress(directory: Path, names: tuple[str, ...]) -> None:
 def suspend(cluster: Cluster, job: Job, directory: Path, names: tuple[str, ...]) -> None:
     """Suspend it; none of its processes moves any more."""
     cluster.root("ctl", f"scontrol suspend {job.number}")
-    wait_for("SUSPENDED", lambda: job.state() == "SUSPENDED", 30)
+    wait_for("SUSPENDED", lambda: job.state() == "SUSPENDED")
 
     def still() -> bool:
         # Thirty ticks' time: only time can show that there is none.
@@ -44,13 +44,13 @@ def suspend(cluster: Cluster, job: Job, directory: Path, names: tuple[str, ...])
         time.sleep(1.5)
         return ticks(directory, names) == before
 
-    wait_for("all to stand still", still, 30)
+    wait_for("all to stand still", still)
 
 
 def resume(cluster: Cluster, job: Job) -> None:
     """Let it go on."""
     cluster.root("ctl", f"scontrol resume {job.number}")
-    wait_for("RUNNING", lambda: job.state() == "RUNNING", 30)
+    wait_for("RUNNING", lambda: job.state() == "RUNNING")
 
 
 @pytest.mark.parametrize("kind", SCRIPTS)
