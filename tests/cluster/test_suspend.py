@@ -106,6 +106,23 @@ def test_a_suspended_job_that_loses_its_node(cluster: Cluster, directory: Path) 
         cluster.verb("start", node)
 
 
+def test_a_suspended_job_is_requeued(cluster: Cluster, directory: Path) -> None:
+    """Slurm takes it, and holds it, as a suspended job has priority 0. Released, it goes on."""
+    script, names = SCRIPTS["step"]
+    job = cluster.submit(script, "--checkpoint-interval=infinite", "--ntasks=2", directory=directory)
+    wait_progress(directory, names)
+    seq = job.checkpoint()
+    suspend(cluster, job, directory, names)
+    job.requeue()
+    wait_for("the job to be held", lambda: job.state() == "PENDING" and job.info()["hold"], 30)
+    cluster.root("ctl", f"scontrol release {job.number}")
+    wait_for("the next run", lambda: len(job.status()["attempts"]) == 2)
+    assert restored_from(job) == seq
+    wait_progress(directory, names)
+    (directory / "stop").touch()
+    assert job.wait_end() == "COMPLETED", job.output()
+
+
 def test_a_suspended_job_is_cancelled(cluster: Cluster, directory: Path) -> None:
     """Nothing has to be woken for it."""
     script, names = SCRIPTS["step"]
