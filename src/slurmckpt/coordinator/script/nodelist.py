@@ -16,7 +16,8 @@ def _words(text: str) -> frozenset[str]:
 # "=" only. An option that is in neither list ends the search: what follows it may be its value, or the program.
 _VALUED = _words(
     "accel-bind account acctg-freq bb bbf bcast-exclude begin chdir checkpoint-dir checkpoint-interval checkpoint-keep"
-    " checkpoint-model checkpoint-recover cluster-constraint clusters comment constraint container container-id context"
+    " checkpoint-model checkpoint-post checkpoint-pre checkpoint-recover checkpoint-restored cluster-constraint"
+    " clusters comment constraint container container-id context"
     " core-spec cores-per-socket cpu-bind cpu-freq cpu_bind cpus-per-gpu cpus-per-task deadline delay-boot dependency"
     " distribution epilog error exclude export extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node"
     " gpus-per-socket gpus-per-task gres gres-flags het-group hint input job-name jobid licenses mail-type mail-user"

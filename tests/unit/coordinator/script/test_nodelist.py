@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from slurmckpt.coordinator.script.nodelist import node_of_now, renamed
@@ -61,3 +64,14 @@ def test_the_node_of_an_allocation() -> None:
     assert node_of_now({b"SLURM_JOB_NODELIST": b"n1", b"SLURM_JOB_NUM_NODES": b"1"}) == b"n1"
     assert node_of_now({b"SLURM_JOB_NODELIST": b"n[1-2]", b"SLURM_JOB_NUM_NODES": b"2"}) == b""
     assert node_of_now({}) == b""
+
+
+def test_each_option_of_ours_is_known() -> None:
+    """One that is not would hide the list of nodes behind it."""
+    source = (Path(__file__).resolve().parents[4] / "spank/options.c").read_text(encoding="utf-8")
+    options = re.findall(r'\{ \{ "(checkpoint-[a-z]+)", ("|NULL)', source)
+    assert len(options) == 9
+    for name, argument in options:
+        before = [f"--{name}", "x"] if argument == '"' else [f"--{name}"]
+        argv, _ = renamed([b"srun", *(word.encode() for word in before), b"-w", b"n1"], {b"n1"}, b"n2")
+        assert argv[-1] == b"n2", name
