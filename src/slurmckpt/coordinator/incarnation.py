@@ -98,9 +98,9 @@ async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | No
     """
     rules.check(spec, Rules())
     if spec.node_count > 1:
-        known = await asking if asking is not None else Rules()
-        rules.check(spec, known)
-        raise rules.several_nodes(spec, known)
+        # One question for each job, and not for each of its nodes.
+        rules.check(spec, await asking if asking is not None and spec.leads else Rules())
+        raise rules.several_nodes(spec)
     here = await node.examine(settings)
     known = await asking if asking is not None else Rules()
     rules.check(spec, known)

@@ -71,11 +71,11 @@ def check(spec: JobSpec, rules: Rules) -> None:
         raise Pointless(INTERACTIVE, quiet=True)
 
 
-def several_nodes(spec: JobSpec, rules: Rules) -> Pointless:
-    """Why a job on several nodes has no checkpoints; only its first node, where its script runs, says so aloud."""
-    first = rules.job.nodes[0] if rules.job is not None and rules.job.nodes else spec.node
-    reason = f"jobs on several nodes are not supported yet, and this one has {spec.node_count}"
-    return Pointless(reason, quiet=spec.node != first)
+def several_nodes(spec: JobSpec) -> Pointless:
+    """Why a job on several nodes has no checkpoints. Its first node says so, where its script runs."""
+    return Pointless(
+        f"jobs on several nodes are not supported yet, and this one has {spec.node_count}", quiet=not spec.leads
+    )
 
 
 async def _look(slurm: SlurmPort, spec: JobSpec) -> Rules:

@@ -23,6 +23,9 @@ _MAX_KEEP = 1000
 # As spank/values.c accepts them.
 _KEEP = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
 _MODEL = re.compile(r"[!-~]{1,255}", re.ASCII)
+# A list of nodes: up to the first comma that is not in brackets; and what stands in brackets, from its first number on.
+_FIRST_OF_LIST = re.compile(r"(?:[^,\[]|\[[^\]]*\])*")
+_RANGES = re.compile(r"\[([0-9]*)[^\]]*\]", re.ASCII)
 _MAX_PATH = 4095
 _COMMANDS = ("pre", "post", "restored")
 
@@ -58,7 +61,7 @@ class JobSpec:
     """One job on one node. node: Slurm's NodeName. node_count: nodes of the job. restart_count: its requeues so far.
 
     het_id: of a heterogeneous job, the id of its first component; else 0. first_start: Slurm says that it has never
-    been requeued; False also where Slurm says nothing.
+    been requeued; False also where Slurm says nothing. leads: its script runs on this node, the first of them.
     """
 
     job: JobIdentity
@@ -68,6 +71,7 @@ class JobSpec:
     options: Options
     het_id: int = 0
     first_start: bool = False
+    leads: bool = True
 
     def interval(self, settings: Settings) -> Interval:
         """The job's own interval; else the site's; else, for a job that gave other options, 10 minutes."""
@@ -101,9 +105,10 @@ def from_environment(environment: Mapping[str, str]) -> JobSpec:
             gid=int(environment.get("SLURM_JOB_GID") or entry.pw_gid),
             job_id=int(need("SLURM_JOB_ID")),
         )
+        node = environment.get("SLURMD_NODENAME") or os.uname().nodename
         return JobSpec(
             job=identity,
-            node=environment.get("SLURMD_NODENAME") or os.uname().nodename,
+            node=node,
             node_count=_node_count(environment),
             restart_count=int(
                 environment.get("SLURM_JOB_RESTART_COUNT") or environment.get("SLURM_RESTART_COUNT") or 0
@@ -111,6 +116,7 @@ def from_environment(environment: Mapping[str, str]) -> JobSpec:
             options=_options(environment),
             het_id=int(environment.get("SLURM_HET_JOB_ID") or 0),
             first_start=environment.get("SLURM_JOB_RESTART_COUNT") == "0",
+            leads=_first(environment.get("SLURM_JOB_NODELIST", "")) in ("", node),
         )
     except KeyError as error:
         raise SpecError(f"user id {environment.get('SLURM_JOB_UID')} has no account on this node") from error
@@ -128,6 +134,7 @@ def save(spec: JobSpec, path: Path) -> None:
         "restart_count": spec.restart_count,
         "het_id": spec.het_id,
         "first_start": spec.first_start,
+        "leads": spec.leads,
         "options": {
             "interval": str(options.interval) if options.interval else None,
             "directory": str(options.directory) if options.directory else None,
@@ -157,6 +164,7 @@ def load(path: Path) -> JobSpec:
             restart_count=document["restart_count"],
             het_id=document["het_id"],
             first_start=document["first_start"],
+            leads=document["leads"],
             options=Options(
                 interval=parse_interval(options["interval"]) if options["interval"] else None,
                 directory=Path(options["directory"]) if options["directory"] else None,
@@ -179,6 +187,12 @@ def _node_count(environment: Mapping[str, str]) -> int:
             return int(environment[name])
     # slurmd's prolog has no count in some releases; a list of one node has none of the signs of a list.
     return 2 if any(sign in environment.get("SLURM_JOB_NODELIST", "") for sign in ",[") else 1
+
+
+def _first(nodes: str) -> str:
+    """The first node of a list as Slurm writes it: `n01` of `n[01-3,7],m4`; "" of an empty one."""
+    match = _FIRST_OF_LIST.match(nodes)
+    return _RANGES.sub(r"\1", match[0]) if match else ""
 
 
 def _options(environment: Mapping[str, str]) -> Options:

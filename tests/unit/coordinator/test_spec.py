@@ -235,3 +235,29 @@ def test_a_job_recovers_from_its_own_list_or_that_of_the_site() -> None:
     spec = found({"recover": "crash,hang"})
     assert spec.recover(settings) == {"crash", "hang"}
     assert found().recover(settings) == {"nodefail"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "leads"),
+    [
+        ("", True),
+        ("n1", True),
+        ("n[1-4]", True),
+        ("n[1,3],m2", True),
+        ("n1,n2", True),
+        ("n[01-4]", False),
+        ("n[2-3],n1", False),
+        ("m[1-2],n1", False),
+        ("n", False),
+        ("n[", False),
+    ],
+)
+def test_whether_its_script_runs_here(nodes: str, leads: bool) -> None:
+    assert found(environment={"SLURM_JOB_NODELIST": nodes, "SLURMD_NODENAME": "n1"}).leads is leads
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"), [("r[1-2]c[03-4]-ib,x", "r1c03-ib"), ("a-1,b", "a-1"), ("[7-9]", "7"), (",a", "")]
+)
+def test_the_first_of_a_list_of_nodes(nodes: str, first: str) -> None:
+    assert found(environment={"SLURM_JOB_NODELIST": nodes, "SLURMD_NODENAME": first or "z"}).leads
