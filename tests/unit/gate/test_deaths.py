@@ -259,7 +259,7 @@ def test_a_rank_dies_that_was_let_through(job: Job) -> None:
 def test_a_coordinator_that_comes_back_too_late_finds_its_request_over(job: Job) -> None:
     """It stood still for longer than the lease, on the way and at a boundary: it may not take the gate for closed."""
     both_at(job, 1)
-    closing = job.begin()
+    closing = job.begin(LEASE)
     job.tell(0, "oo")
     job.is_held(0)
     job.has(0, 3)
