@@ -122,7 +122,7 @@ static bool make_call(pid_t tid, const struct before *before, uint64_t instructi
 	return good;
 }
 
-bool inject_call(pid_t tid, long number, const unsigned long arguments[6], int place, const void *data, size_t size, long *result)
+bool inject_call(pid_t tid, long number, const unsigned long arguments[6], int place, void *data, size_t size, long *result)
 {
 	struct before before;
 	struct iovec set = {&before.at, sizeof(before.at)};
@@ -142,6 +142,7 @@ bool inject_call(pid_t tid, long number, const unsigned long arguments[6], int p
 	memcpy(with_data, arguments, sizeof(with_data));
 	with_data[place] = room;
 	good = make_call(tid, &before, instruction, number, with_data, result);
+	good = read_memory(tid, room, data, size) && good;
 	good = write_memory(tid, room, before.stack, size) && good;
 	if (before.section_place)
 		good = write_memory(tid, before.section_place, &before.section, sizeof(before.section)) && good;
@@ -149,7 +150,7 @@ bool inject_call(pid_t tid, long number, const unsigned long arguments[6], int p
 	return !ptrace(SET_SIGNAL_MASK, tid, SIGNAL_BYTES, &before.mask) && good;
 }
 #else
-bool inject_call(pid_t tid, long number, const unsigned long arguments[6], int place, const void *data, size_t size, long *result)
+bool inject_call(pid_t tid, long number, const unsigned long arguments[6], int place, void *data, size_t size, long *result)
 {
 	(void)tid, (void)number, (void)arguments, (void)place, (void)data, (void)size, (void)result;
 	return false;

@@ -1,12 +1,14 @@
 /*
  * restart.so: what CRIU loads of ours (criu.org/Plugins), as its criu-plugin.h of version 0.2 has it. At a dump it has interrupted calls start
- * again (restart.c) and notes what semaphores have to undo (undo.c), which it sets again at a restore; there it gives unix sockets the job's user for their peers (peers.c), whom SLURMCKPT_USER=UID:GID names.
+ * again (restart.c), and notes what semaphores have to undo (undo.c) and where threads get their memory (policy.c), which it sets again at a
+ * restore. There it gives unix sockets the job's user for their peers (peers.c), whom SLURMCKPT_USER=UID:GID names.
  */
 #include <stdint.h>
 #include <stdlib.h>
 
 #include "number.h"
 #include "peers.h"
+#include "policy.h"
 #include "restart.h"
 #include "undo.h"
 
@@ -31,16 +33,20 @@ static int before_dump(int pid)
 {
 	const int result = restart_interrupted(pid);
 
-	if (criu_get_image_dir)
+	if (criu_get_image_dir) {
 		undo_save(pid, criu_get_image_dir());
+		policy_save(pid, criu_get_image_dir());
+	}
 	return result;
 }
 
 /* All have been restored, and none has run. */
 static int after_restore(int pid)
 {
-	if (criu_get_image_dir)
+	if (criu_get_image_dir) {
 		undo_restore(pid, criu_get_image_dir());
+		policy_restore(pid, criu_get_image_dir());
+	}
 	return 0;
 }
 

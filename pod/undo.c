@@ -54,8 +54,9 @@ static void add(struct steps *steps, unsigned short number, int change, int flag
 static bool call_semop(int pid, int set, const struct steps *steps, long *result)
 {
 	const unsigned long arguments[6] = {(unsigned long)set, 0, steps->count};
+	struct steps given = *steps;
 
-	return inject_call(pid, SYS_semop, arguments, 1, steps->one, steps->count * sizeof(steps->one[0]), result);
+	return inject_call(pid, SYS_semop, arguments, 1, given.one, given.count * sizeof(given.one[0]), result);
 }
 
 /* Whether a call with these steps, of which the last cannot be done, leaves the range before. */

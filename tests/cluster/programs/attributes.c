@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/membarrier.h>
+#include <linux/mempolicy.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
@@ -65,6 +66,7 @@ static void tell(void)
 	static const char *const all[] = {"", NULL};
 	char path[300], target[300];
 	int value = 0;
+	unsigned long nodes = 0;
 	cpu_set_t set;
 	struct sched_param parameter;
 	void *list;
@@ -88,6 +90,8 @@ static void tell(void)
 	printf(" timerslack %d thp %d securebits %x\n", prctl(PR_GET_TIMERSLACK), prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0), prctl(PR_GET_SECUREBITS));
 	printf("robust list %ld", syscall(SYS_get_robust_list, 0, &list, &length));
 	printf(" of %zu\n", length);
+	printf("memory policy %ld", syscall(SYS_get_mempolicy, &value, &nodes, 64, NULL, 0));
+	printf(" %d of %lx\n", value, nodes);
 	printf("membarrier %d %d\n", (int)syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0), (int)syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0));
 	printf("filtered %d errno %d\n", chroot("/") != 0, errno);
 	tell_children();
@@ -211,6 +215,7 @@ int main(void)
 	sched_setaffinity(0, sizeof(one), &one);
 	write_file("/proc/self/oom_score_adj", "321");
 	write_file("/proc/self/coredump_filter", "0x11");
+	syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, &(unsigned long){1}, 64);
 	syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
 	syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
 	install_filter();
