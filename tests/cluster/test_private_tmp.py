@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, chain, move, restored_from, wait_for
+from tests.cluster.harness import Cluster, chain, move, restored_from, settings, wait_for
 
 STOP = """
 old=$(pidof slurmd slurmctld) && kill $old
@@ -107,3 +107,52 @@ def test_a_file_of_the_same_name_in_the_nodes_tmp_is_not_touched(cluster: Cluste
     finally:
         cluster.root(after, "rm -f /tmp/own")
     assert job.output().splitlines() == [*chain(100), "100"]
+
+
+CARRIED = """import os, socket, time
+def top():
+    status = os.stat("/tmp")
+    return status.st_mode, status.st_uid, status.st_gid
+before = top()
+os.makedirs("/tmp/sub/deep", 0o750)
+open("/tmp/sub/closed", "w").write("closed")
+os.symlink("sub/closed", "/tmp/link")
+log = open("/tmp/sub/log", "a"); log.write("one\\n"); log.flush()
+gone = open("/tmp/gone", "w+"); gone.write("kept"); gone.flush(); os.unlink("/tmp/gone")
+listener = socket.socket(socket.AF_UNIX); listener.bind("/tmp/sub/listener"); listener.listen()
+home = os.getcwd()
+os.chdir("/tmp/sub/deep")
+print("ready", flush=True)
+while not os.path.exists(home + "/go"): time.sleep(0.1)
+log.write("two\\n"); log.flush(); gone.seek(0)
+client = socket.socket(socket.AF_UNIX); client.connect("/tmp/sub/listener")
+print(open("/tmp/link").read(), open("../log").read().split(), gone.read(), oct(os.stat(".").st_mode))
+print(sorted(os.listdir("/tmp")), sorted(os.listdir("/tmp/sub")), top() == before)
+"""
+
+
+@pytest.mark.usefixtures("private_tmp")
+def test_a_tmp_of_the_jobs_own_that_is_carried(cluster: Cluster, directory: Path) -> None:
+    """All that is in it comes along, open or not; the nodes' own /tmp are not touched."""
+    (directory / "carried.py").write_text(CARRIED)
+    for node in ("n1", "n2"):
+        cluster.run("sh", "-c", "mkdir /tmp/sub && echo other >/tmp/sub/closed", node=node)
+    try:
+        with settings(cluster, '[files]\ncarry = ["/tmp"]'):
+            job = cluster.submit("exec python3 carried.py", "--checkpoint-interval=infinite", directory=directory)
+            job.wait_output("^ready$")
+            seq = job.checkpoint()
+            move(job, job.node())
+            assert restored_from(job) == seq
+            (directory / "go").touch()
+            assert job.wait_end() == "COMPLETED", job.output()
+        assert job.output().splitlines() == [
+            "ready",
+            "closed ['one', 'two'] kept 0o40750",
+            "['link', 'sub'] ['closed', 'deep', 'listener', 'log'] True",
+        ]
+        for node in ("n1", "n2"):
+            assert cluster.root(node, "ls -A /tmp/sub; cat /tmp/sub/closed").stdout == "closed\nother\n"
+    finally:
+        for node in ("n1", "n2"):
+            cluster.root(node, "rm -rf /tmp/sub")
