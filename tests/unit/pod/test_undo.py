@@ -59,18 +59,11 @@ def children() -> Iterator[list[Child]]:
         child.communicate()
 
 
-@pytest.fixture
-def removed() -> Iterator[list[int]]:
-    """Sets that are to be removed in the end."""
-    sets: list[int] = []
-    yield sets
-    for one in sets:
-        libc.semctl(one, 0, 0)
-
-
-def start(children: list[Child], *arguments: str) -> tuple[Child, int]:
+def start(children: list[Child], *arguments: str, beside: Child | None = None) -> tuple[Child, int]:
+    """In an IPC namespace of its own, or in that of another one."""
+    enter = ["nsenter", f"--ipc=/proc/{beside.pid}/ns/ipc"] if beside else ["unshare", "--ipc"]
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*enter, sys.executable, "-c", CHILD, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     children.append(child)
     assert child.stdout is not None
@@ -129,13 +122,12 @@ def random_changes(seed: int) -> tuple[list[int], list[tuple[int, int, int]]]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_to_be_undone(children: list[Child], removed: list[int], tmp_path: Path, seed: int) -> None:
+def test_what_is_to_be_undone(children: list[Child], tmp_path: Path, seed: int) -> None:
     """It is found and set without an effect on values; the end of the process that has got it back undoes it."""
     values, changes = random_changes(seed)
     child, number = start(
         children, " ".join(map(str, values)), ",".join(f"{one} {change} {undo}" for one, change, undo in changes)
     )
-    removed.append(number)
     before = answer(child, "one")
     stopped(child, "undo_save", tmp_path)
     assert answer(child, "two") == before.replace("eno", "owt")
@@ -145,7 +137,7 @@ def test_what_is_to_be_undone(children: list[Child], removed: list[int], tmp_pat
     mine = [line.split()[2:] for line in lines if line.split()[1] == str(number)]
     assert {int(one): int(change) for one, change in mine} == wanted
 
-    other, _ = start(children, " ".join(map(str, values)), "", str(number))
+    other, _ = start(children, " ".join(map(str, values)), "", str(number), beside=child)
     assert answer(other, "one") == before
     note.write_text("".join(f"{other.pid} {number} {one} {change}\n" for one, change in wanted.items()))
     stopped(other, "undo_restore", tmp_path)
@@ -156,18 +148,16 @@ def test_what_is_to_be_undone(children: list[Child], removed: list[int], tmp_pat
     assert {int(one[2]): int(one[3]) for one in again if one[1] == str(number)} == wanted
 
 
-def test_what_cannot_be_set_is_told(children: list[Child], removed: list[int], tmp_path: Path) -> None:
+def test_what_cannot_be_set_is_told(children: list[Child], tmp_path: Path) -> None:
     child, number = start(children, "3", "0 -1 1")
-    removed.append(number)
     (tmp_path / "semaphore-undo").write_text(f"{child.pid} {number} 7 5\n")
     stopped(child, "undo_restore", tmp_path)
     assert (tmp_path / "semaphore-undo.failed").exists()
 
 
-def test_signals_wait_meanwhile(children: list[Child], removed: list[int], tmp_path: Path) -> None:
+def test_signals_wait_meanwhile(children: list[Child], tmp_path: Path) -> None:
     """One that is there already is delivered afterwards."""
     child, number = start(children, "3", "0 -1 1")
-    removed.append(number)
     assert libc.ptrace(PTRACE_SEIZE, child.pid, None, None) == 0
     assert libc.ptrace(PTRACE_INTERRUPT, child.pid, None, None) == 0
     os.waitpid(child.pid, _WALL)
