@@ -33,17 +33,19 @@ _TCP_UNCONNECTED = {"MAXSEG": 2, "WINDOW_CLAMP": 10}
 _IP = {
     "TOS": 1, "TTL": 2, "OPTIONS": 4, "RECVOPTS": 6, "RETOPTS": 7, "PKTINFO": 8, "MTU_DISCOVER": 10, "RECVERR": 11,
     "RECVTTL": 12, "RECVTOS": 13, "PASSSEC": 18, "RECVORIGDSTADDR": 20, "MINTTL": 21, "NODEFRAG": 22, "CHECKSUM": 23,
-    "BIND_ADDRESS_NO_PORT": 24, "RECVFRAGSIZE": 25, "RECVERR_RFC4884": 26, "MULTICAST_TTL": 33, "MULTICAST_LOOP": 34,
+    "BIND_ADDRESS_NO_PORT": 24, "RECVFRAGSIZE": 25, "RECVERR_RFC4884": 26, "MULTICAST_LOOP": 34,
     "MULTICAST_ALL": 49, "LOCAL_PORT_RANGE": 51,
 }  # fmt: skip
 _IPV6 = {
     "2292PKTINFO": 2, "2292HOPOPTS": 3, "2292DSTOPTS": 4, "2292RTHDR": 5, "2292HOPLIMIT": 8, "FLOWINFO": 11,
-    "UNICAST_HOPS": 16, "MULTICAST_HOPS": 18, "MULTICAST_LOOP": 19, "MTU_DISCOVER": 23, "RECVERR": 25,
-    "MULTICAST_ALL": 29, "ROUTER_ALERT_ISOLATE": 30, "RECVERR_RFC4884": 31, "FLOWINFO_SEND": 33, "RECVPKTINFO": 49,
+    "UNICAST_HOPS": 16, "MULTICAST_LOOP": 19, "MTU_DISCOVER": 23, "RECVERR": 25, "MULTICAST_ALL": 29,
+    "ROUTER_ALERT_ISOLATE": 30, "RECVERR_RFC4884": 31, "FLOWINFO_SEND": 33, "RECVPKTINFO": 49,
     "RECVHOPLIMIT": 51, "RECVHOPOPTS": 53, "RECVRTHDR": 56, "RECVDSTOPTS": 58, "RECVPATHMTU": 60, "DONTFRAG": 62,
     "RECVTCLASS": 66, "TCLASS": 67, "AUTOFLOWLABEL": 70, "ADDR_PREFERENCES": 72, "MINHOPCOUNT": 73,
     "RECVORIGDSTADDR": 74, "RECVFRAGSIZE": 77,
 }  # fmt: skip
+# Nobody can set them for a stream; one that was accepted has other values all the same.
+_IP_NO_STREAM, _IPV6_NO_STREAM = {"MULTICAST_TTL": 33}, {"MULTICAST_HOPS": 18}
 _UDP = {"ENCAP": 100, "NO_CHECK6_TX": 101, "NO_CHECK6_RX": 102, "SEGMENT": 103, "GRO": 104}
 _NETLINK = {
     "PKTINFO": 3, "BROADCAST_ERROR": 4, "NO_ENOBUFS": 5, "LISTEN_ALL_NSID": 8, "CAP_ACK": 10, "EXT_ACK": 11,
@@ -128,7 +130,11 @@ def _levels(one: socket.socket) -> Iterator[tuple[int, Iterable[int]]]:
             with contextlib.suppress(OSError):
                 if one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in (_CLOSE, _LISTEN):
                     yield int(socket.IPPROTO_TCP), _TCP_UNCONNECTED.values()
-        elif one.type == socket.SOCK_DGRAM:
+        else:
+            yield int(socket.IPPROTO_IP), _IP_NO_STREAM.values()
+            if one.family == socket.AF_INET6:
+                yield int(socket.IPPROTO_IPV6), _IPV6_NO_STREAM.values()
+        if one.type == socket.SOCK_DGRAM:
             yield int(socket.IPPROTO_UDP), _UDP.values()
     elif one.family == socket.AF_NETLINK:
         yield _SOL_NETLINK, _NETLINK.values()

@@ -5,6 +5,7 @@ file `go` is there, and says whether everything is as it was.
 """
 
 import array
+import contextlib
 import os
 import socket
 import struct
@@ -272,8 +273,12 @@ def unix_who_is_connected() -> Case:
 def unix_who_is_in_another_process() -> Case:
     one, other = socket.socketpair()
     told, tell = os.pipe()
-    if os.fork() == 0:
-        one.close()
+    pid = os.fork()
+    if pid == 0:
+        # What others have made must not stay open here.
+        for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, other.fileno(), tell}:
+            with contextlib.suppress(OSError):
+                os.close(number)
         while other.recv(1):
             os.write(tell, struct.pack("2i", *who(other)[1:]))
         os._exit(0)
@@ -282,6 +287,8 @@ def unix_who_is_in_another_process() -> Case:
     equal(who(one)[1:], (os.getuid(), os.getgid()))
     one.send(b"?")
     equal(struct.unpack("2i", os.read(told, 8)), (os.getuid(), os.getgid()))
+    one.close()
+    equal(os.waitpid(pid, 0)[1], 0)
 
 
 def tcp(family: int) -> Case:
