@@ -261,7 +261,6 @@ def test_a_coordinator_that_comes_back_too_late_finds_its_request_over(job: Job)
     both_at(job, 1)
     closing = job.begin(LEASE)
     job.tell(0, "oo")
-    job.is_held(0)
     job.has(0, 3)
     answer = closing.step(time.monotonic())
     assert isinstance(answer, boundary.NoBoundary) and "opened from inside the pod" in answer.reason
