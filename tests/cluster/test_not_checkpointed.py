@@ -47,6 +47,22 @@ def test_a_heterogeneous_job(cluster: Cluster, directory: Path) -> None:
     assert "no record of job" in refused.stderr
 
 
+def test_a_job_that_did_not_ask(cluster: Cluster, directory: Path) -> None:
+    """Its user is told so in one line, to which srun, by which the question came to the node, adds none."""
+    job = cluster.submit("until [ -e go ]; do sleep 0.1; done", directory=directory)
+    wait_for("its start", lambda: job.state() == "RUNNING")
+    for node in ("login", job.node()):
+        done = cluster.run("slurmckpt", "checkpoint", job.name, node=node, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == (
+            "Error: it runs without checkpoints: none were asked for when it was submitted (--checkpoint-interval), or its"
+            " output says why there are none\n"
+        )
+    (directory / "go").touch()
+    assert job.wait_end() == "COMPLETED"
+    assert job.output() == ""
+
+
 def test_a_job_on_several_nodes(cluster: Cluster, directory: Path) -> None:
     """Said once in its output, and not by each of its nodes."""
     job = cluster.submit(
