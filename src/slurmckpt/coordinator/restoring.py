@@ -137,22 +137,9 @@ async def restore(
 
     adopted = False
 
-    async def restored() -> None:
-        try:
-            await hand_over()
-        except BaseException:
-            # CRIU would let them run all the same.
-            try:
-                await pod.kill_tasks()
-            except PodError:
-                pod.destroy()
-            raise
-
     async def hand_over() -> None:
         faults.at("restore.restored")
-        await check_rights(pod, image.leader_pid, given, restorer.files)
-        if undo.has_failed(directory / "images"):
-            raise Refused("what semaphores have to undo (SEM_UNDO) could not be set again")
+        await check(pod, image, directory / "images", given, restorer.files)
         await network.open()
         # Only now all interfaces are there.
         await asyncio.to_thread(multicast.apply, pod.init_pid, directory / "images")
@@ -169,7 +156,7 @@ async def restore(
         faults.at("restore.adopted")
 
     target = criu.Target(restorer.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups, pod.groups)
-    hooks = criu.RestoreHooks(restored, inherit, connected, _names(image))
+    hooks = criu.RestoreHooks(or_killed(pod, hand_over), inherit, connected, names(image))
     faults.at("restore.criu")
     try:
         cpus = attributes.cpus_of(task.shim_pid for task in tasks)
@@ -216,6 +203,32 @@ async def move_script(images: Path, old: str, new: str) -> None:
         await asyncio.to_thread(fileimages.rename, images, old, new)
     except (OSError, fileimages.ImageError) as error:
         raise Refused(f"the path of the batch script cannot be changed in the image: {error}") from error
+
+
+def or_killed(pod: Pod, hand_over: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """For RestoreHooks.restored: where `hand_over` fails, the processes are dead before CRIU hears of it.
+
+    It would let them run all the same.
+    """
+
+    async def restored() -> None:
+        try:
+            await hand_over()
+        except BaseException:
+            try:
+                await pod.kill_tasks()
+            except PodError:
+                pod.destroy()
+            raise
+
+    return restored
+
+
+async def check(pod: Pod, image: StepImage, images: Path, given: set[tuple[int, int]], files: UserFiles) -> None:
+    """Raises Refused when the processes, which have not run yet, are not those of the image. CRIU does not say so."""
+    await check_rights(pod, image.leader_pid, given, files)
+    if undo.has_failed(images):
+        raise Refused("what semaphores have to undo (SEM_UNDO) could not be set again")
 
 
 async def check_rights(pod: Pod, leader_pid: int, given: set[tuple[int, int]], files: UserFiles) -> None:
@@ -274,7 +287,7 @@ def name_by_path(inherit: dict[str, int], entries: Sequence[OutputFile], image: 
                 inherit[entry.path.lstrip("/")] = inherit.pop(key)
 
 
-def _names(image: StepImage) -> dict[int, str]:
+def names(image: StepImage) -> dict[int, str]:
     """What its tasks are called in messages, by their pids inside the pod."""
     if image.step == "batch":
         return {task.pid: f"process {task.pid} of the batch script" for task in image.tasks}

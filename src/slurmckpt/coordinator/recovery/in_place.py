@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurmckpt.capture import attributes, criu, recreate, sysvipc
+from slurmckpt.capture import attributes, criu, multicast, recreate, sysvipc
 from slurmckpt.capture.cuda.mapping import Pairs
 from slurmckpt.capture.drain import drain
 from slurmckpt.coordinator import failures, network, outputs, restoring, shm
@@ -311,6 +311,7 @@ class InPlace:
     ) -> None:
         incarnation, pod, image = self._scene.incarnation, part.pod, part.image
         given = {(status.st_dev, status.st_ino) for each in inherit.values() if (status := os.fstat(each))}
+        images = plan.directory / image.directory / "images"
         pairs: Pairs = []
 
         async def connected() -> None:
@@ -320,8 +321,9 @@ class InPlace:
             except OSError as error:
                 await self._scene.note(f"connections to the outside could not be reset: {error.strerror}")
 
-        async def restored() -> None:
-            await restoring.check_rights(pod, image.leader_pid, given, incarnation.files)
+        async def hand_over() -> None:
+            await restoring.check(pod, image, images, given, incarnation.files)
+            await asyncio.to_thread(multicast.apply, pod.init_pid, images)
             if part.step.name == "batch" and sruns is not None:
                 await asyncio.to_thread(sruns.meet, image, pod.init_pid)
                 sruns.forget_later(plan.manifest.launches_started)
@@ -333,8 +335,7 @@ class InPlace:
             await pod.adopt_again(image.leader_pid, {one.index: one.pid for one in image.tasks if not one.exited})
 
         target = criu.Target(incarnation.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups, pod.groups)
-        hooks = criu.RestoreHooks(restored, inherit, connected)
-        images = plan.directory / image.directory / "images"
+        hooks = criu.RestoreHooks(restoring.or_killed(pod, hand_over), inherit, connected, restoring.names(image))
         try:
             if image.gpu is not None:
                 pairs = await incarnation.gpus.pairs(image.gpu, part.step)

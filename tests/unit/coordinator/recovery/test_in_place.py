@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from slurmckpt.capture import multicast, recreate, undo
+from slurmckpt.coordinator import restoring
+from slurmckpt.coordinator.cut import Rendezvous
 from slurmckpt.coordinator.plan import Plan
-from slurmckpt.coordinator.recovery.in_place import InPlace, Lost, Unfit
+from slurmckpt.coordinator.recovery.in_place import InPlace, Lost, Unfit, _Part
 from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import Refused, StoreError
@@ -268,3 +272,64 @@ def test_a_fault_of_ours_leaves_nothing_waiting(stage: Scenery) -> None:
     with pytest.raises(KeyError):
         stage.recover()
     assert stage.pod.told == ["kill", "destroy"]
+
+
+async def nothing() -> None:
+    pass
+
+
+def restored_by(stage: Scenery, monkeypatch: pytest.MonkeyPatch, check: Callable[..., Awaitable[None]]) -> None:
+    """Restore the pod by a CRIU that has made the processes, and lets them run whatever it is told."""
+
+    async def restore(installation: Any, target: Any, images: Path, hooks: Any, cpus: Any) -> None:
+        try:
+            await hooks.restored()
+        finally:
+            stage.pod.told.append("run")
+
+    async def adopt(leader: int, pids: Any) -> None:
+        stage.pod.told.append("adopt")
+
+    monkeypatch.setattr(recreate, "restore", restore)
+    monkeypatch.setattr(restoring, "check_rights", check)
+    monkeypatch.setattr(multicast, "apply", lambda init_pid, images: stage.pod.told.append("groups"))
+    monkeypatch.setattr(stage.pod, "adopt_again", adopt)
+    stage.incarnation.enter, stage.incarnation.files = Path("/enter"), None
+    stage.incarnation.node = SimpleNamespace(installation=None)
+    manifest = stage.manifests[1]
+    part = _Part(stage.step, stage.pod, manifest.steps[0])
+    (stage.top / "1" / part.image.directory / "images").mkdir(parents=True)
+
+    async def scene() -> None:
+        together = Rendezvous(1, nothing)
+        await stage.in_place._restore_one(Plan(manifest, stage.top / "1"), part, {}, together, None)
+
+    asyncio.run(scene())
+
+
+def test_what_criu_leaves_out_is_done_before_the_ranks_run(stage: Scenery, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(*_: Any) -> None:
+        stage.pod.told.append("check")
+
+    restored_by(stage, monkeypatch, check)
+    assert stage.pod.told == ["check", "groups", "adopt", "run"]
+
+
+def test_ranks_that_must_not_run_are_dead_before_criu_lets_them(
+    stage: Scenery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has a file which its user may not open, for one."""
+
+    async def check(*_: Any) -> None:
+        raise Refused("its user may not open /root/secret")
+
+    with pytest.raises(Refused, match="secret"):
+        restored_by(stage, monkeypatch, check)
+    assert stage.pod.told == ["kill", "run"]
+
+
+def test_ranks_whose_semaphores_are_others_do_not_run(stage: Scenery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undo, "has_failed", lambda images: True)
+    with pytest.raises(Refused, match="SEM_UNDO"):
+        restored_by(stage, monkeypatch, lambda *_: nothing())
+    assert stage.pod.told == ["kill", "run"]
