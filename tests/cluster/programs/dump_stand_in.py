@@ -16,6 +16,7 @@ from pathlib import Path
 from slurmckpt.capture import criu, procfs
 from slurmckpt.coordinator.pod import FIRST_PID
 from slurmckpt.coordinator.task import external_key
+from tests.unit.awaiting import wait_until
 from tests.unit.pod.harness import (
     GID,
     POD,
@@ -29,7 +30,6 @@ from tests.unit.pod.harness import (
     open_files,
     payload_header,
     shell,
-    wait_until,
 )
 from tests.unit.pod.launching import Launcher, Pipe, read_word
 

@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.unit.awaiting import wait_until
 
 # pid 1 of the pod: starts the leader with /dev/null of the pod's own mounts as its stdio, and reaps.
 _INIT = """
@@ -59,14 +60,6 @@ class Pod:
 MakePod = Callable[..., Pod]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for a condition; fails when it does not come true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the awaited condition did not come true"
-        time.sleep(0.002)
-
-
 def children(pid: int) -> list[int]:
     try:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
@@ -104,7 +97,7 @@ def make_pod(tmp_path: Path) -> Iterator[MakePod]:
                 outer.wait()
 
             stack.callback(end)
-            wait_until(lambda: report.exists() or outer.poll() is not None)
+            wait_until(lambda: report.exists() or outer.poll() is not None, "the report of the pod")
             if outer.poll() is not None:
                 pytest.skip(f"no namespaces here: {outer.stderr.read().decode().strip()}")
             text = report.read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.capture.conftest import wait_until
+from tests.unit.awaiting import wait_until
 from tests.unit.capture.looking import PYTHON, look, one_refusal
 
 pytestmark = pytest.mark.root
@@ -81,7 +81,7 @@ def test_what_was_told_and_not_read(make_pod: MakePod, tmp_path: Path) -> None:
     # The batch script must not be left out for what is over in a moment.
     assert look(pod).refusals == []
     os.kill(pod.leader, signal.SIGUSR1)
-    wait_until(lambda: not look(pod).passing)
+    wait_until(lambda: not look(pod).passing, "nothing passing")
     assert look(pod).moments == []
 
 

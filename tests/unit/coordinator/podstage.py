@@ -81,11 +81,6 @@ def play(scene: Callable[[], Awaitable[None]]) -> None:
         asyncio.run(bounded())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
-
-
 async def built(node: Node) -> Pod:
     pod = node.pod()
     await pod.build(os.getpid(), "keep")

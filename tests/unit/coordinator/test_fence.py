@@ -47,7 +47,7 @@ class Watched:
             self.lost.append(reason)
 
         watching = asyncio.create_task(fence.watch(store, 1, PERIOD, lost))
-        for _ in range(1000):
+        for _ in range(10_000):
             if done() or watching.done():
                 break
             await asyncio.sleep(PERIOD)

@@ -12,8 +12,9 @@ from slurmckpt.coordinator import pod as pods
 from slurmckpt.coordinator import pod_init
 from slurmckpt.coordinator.pod_init import PodError
 from slurmckpt.coordinator.proc import start_time
+from tests.unit.awaiting import until
 from tests.unit.coordinator.parts import channels, task
-from tests.unit.coordinator.podstage import Node, built, end, play, until
+from tests.unit.coordinator.podstage import Node, built, end, play
 
 
 def has_ended(pid: int) -> bool:

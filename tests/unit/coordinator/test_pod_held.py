@@ -13,8 +13,9 @@ from slurmckpt.coordinator import pod as pods
 from slurmckpt.coordinator.pod import Held, Pod
 from slurmckpt.coordinator.pod_init import PodError
 from slurmckpt.coordinator.wire import Channel
+from tests.unit.awaiting import until
 from tests.unit.coordinator.parts import channels, task
-from tests.unit.coordinator.podstage import Node, built, end, play, until
+from tests.unit.coordinator.podstage import Node, built, end, play
 
 
 @pytest.fixture

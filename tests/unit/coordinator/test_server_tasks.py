@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from slurmckpt.coordinator import held, sockets
 from slurmckpt.coordinator.step import Step
+from tests.unit.awaiting import until
 from tests.unit.coordinator.parts import UID, good_payload, memfd, packed, send_raw
 from tests.unit.coordinator.serving import FakeJob, needs_root, serve
 
@@ -49,14 +49,6 @@ class Shim:
 
     def close(self) -> None:
         self.socket.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("waited for 5 s")
 
 
 @needs_root

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from slurmckpt.coordinator import stops
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.stops import Stops
 from slurmckpt.coordinator.suspension import is_stopped
+from tests.unit.awaiting import wait_until
 
 Sleeper = Callable[..., int]
 
@@ -49,16 +49,9 @@ def stands(pid: int) -> bool:
     return is_stopped(Path(f"/proc/{pid}"))
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: stands(pid))
+    wait_until(lambda: stands(pid), "it stands still")
 
 
 def test_a_task_stops_with_its_shim(sleeper: Sleeper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,14 +62,14 @@ def test_a_task_stops_with_its_shim(sleeper: Sleeper, monkeypatch: pytest.Monkey
     for _ in range(2):
         stop(shim)
         looking.look()
-        until(lambda: stands(task))
+        wait_until(lambda: stands(task), "it stands still")
         # Once: whoever lets it go on although its shim stands has his reasons.
         os.kill(task, signal.SIGCONT)
-        until(lambda: not stands(task))
+        wait_until(lambda: not stands(task), "it goes on")
         looking.look()
         assert not stands(task)
         os.kill(shim, signal.SIGCONT)
-        until(lambda: not stands(shim))
+        wait_until(lambda: not stands(shim), "it goes on")
         looking.look()
 
 
@@ -85,11 +78,11 @@ def test_the_group_stops_with_the_anchor(sleeper: Sleeper, monkeypatch: pytest.M
     child = sleeper(task)
     stop(shim)
     stops_of(shim, task, monkeypatch, anchor).look()
-    until(lambda: stands(task))
+    wait_until(lambda: stands(task), "it stands still")
     assert not stands(child)
     stop(anchor)
     stops_of(shim, task, monkeypatch, anchor).look()
-    until(lambda: stands(child))
+    wait_until(lambda: stands(child), "it stands still")
 
 
 def test_a_shim_that_goes_on_at_that_very_moment(sleeper: Sleeper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,12 +94,12 @@ def test_a_shim_that_goes_on_at_that_very_moment(sleeper: Sleeper, monkeypatch: 
 
     def late(pidfd: int, number: int) -> None:
         os.kill(shim, signal.SIGCONT)
-        until(lambda: not stands(shim))
+        wait_until(lambda: not stands(shim), "it goes on")
         send(pidfd, number)
 
     monkeypatch.setattr(signal, "pidfd_send_signal", late)
     looking.look()
-    until(lambda: not stands(task))
+    wait_until(lambda: not stands(task), "it goes on")
 
 
 def test_a_task_that_has_ended(sleeper: Sleeper, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -196,11 +195,3 @@ def _serve(library: Path, rank: int, main: Main, control: socket.socket) -> None
         else:
             control.send(str(nccl.library.double_lock(int(question[1:]))).encode())
     os._exit(0)
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Fails the test when it does not come true."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"waited {PATIENCE:g} s in vain: {what}"
-        time.sleep(0.001)

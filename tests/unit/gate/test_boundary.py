@@ -12,8 +12,8 @@ import pytest
 from slurmckpt.capture.gate import boundary, layout
 from slurmckpt.capture.gate.judge import judge
 from slurmckpt.capture.gate.region import GateError, Region
+from tests.unit.awaiting import wait_until
 from tests.unit.gate.core import Core, Process
-from tests.unit.gate.nccl import wait_until
 
 EXPIRED_AT = layout.CLOSED_AT + 44  # written by ranks
 PATIENCE = boundary.Patience(stall=1.0, total=10.0)

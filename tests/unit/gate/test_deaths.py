@@ -15,8 +15,8 @@ import pytest
 from slurmckpt.capture.gate import boundary, layout
 from slurmckpt.capture.gate.judge import judge
 from slurmckpt.capture.gate.region import Region
+from tests.unit.awaiting import wait_until
 from tests.unit.gate.core import Core, Process
-from tests.unit.gate.nccl import wait_until
 from tests.unit.gate.test_processes import alive
 
 COMMUNICATOR = 77

@@ -8,7 +8,8 @@ import mmap
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.unit.gate.nccl import NOT_READY, Buffer, Communicator, Nccl, Ranks, wait_until
+from tests.unit.awaiting import wait_until
+from tests.unit.gate.nccl import NOT_READY, Buffer, Communicator, Nccl, Ranks
 
 RANKS = 4
 MAXIMUM = 2

@@ -69,13 +69,13 @@ operation()
 from slurmckpt.capture.gate import boundary
 from slurmckpt.capture.gate.region import Region
 region = Region.open(Path(os.environ["SLURM_CKPT_GATE"]))
-closing = boundary.Closing(region, lambda pid: True, boundary.Patience(), lease=1.0)
+closing = boundary.Closing(region, lambda pid: True, boundary.Patience(), lease=4.0)
 closing.begin(0)
 pid = os.fork()
 began = time.monotonic()
 operation()
 if pid == 0:
-    os._exit(time.monotonic() - began > 0.5)
+    os._exit(time.monotonic() - began > 3)
 assert time.monotonic() - began > 0.5
 assert os.waitpid(pid, 0)[1] == 0
 (member,) = region.snapshot().members

@@ -15,7 +15,8 @@ import pytest
 from slurmckpt.capture.gate import boundary
 from slurmckpt.capture.gate.judge import judge
 from slurmckpt.capture.gate.region import Region
-from tests.unit.gate.nccl import Buffer, Communicator, Nccl, Ranks, wait_until
+from tests.unit.awaiting import wait_until
+from tests.unit.gate.nccl import Buffer, Communicator, Nccl, Ranks
 from tests.unit.gate.programs import (
     Barrier,
     Collective,

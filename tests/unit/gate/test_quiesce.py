@@ -17,8 +17,8 @@ from slurmckpt.coordinator import gating, quiesce
 from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.pod_init import PodSettings
+from tests.unit.awaiting import wait_until
 from tests.unit.gate.core import Core, Process
-from tests.unit.gate.nccl import wait_until
 
 SETTINGS = Gate(patience=1.0, attempts=2)
 

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from slurmckpt.coordinator import shm, spec
 from slurmckpt.coordinator.proc import start_time
 from slurmckpt.errors import ConfigError
 from slurmckpt.hooks import prolog
+from tests.unit.awaiting import wait_until
 
 PREFIX = "SPANK__SLURM_SPANK_OPTION_slurmckpt_checkpoint_"
 ROOT = Path(__file__).resolve().parents[3]
@@ -221,10 +221,7 @@ def test_the_coordinator_has_nothing_of_the_prologs(tmp_path: Path) -> None:
     os.close(leak)
     # Reaching the end of its output means that nothing the coordinator inherited kept the pipes open.
     assert done.returncode == 0 and done.stdout.startswith("returned "), done.stderr
-    for _ in range(500):
-        if (tmp_path / "found").exists():
-            break
-        time.sleep(0.01)
+    wait_until((tmp_path / "found").exists, "what it has found")
     found = json.loads((tmp_path / "found").read_text())
     targets = {int(number): target for number, target in found["descriptors"].items()}
     assert [targets[number] for number in (0, 1, 2)] == ["/dev/null"] * 3

@@ -12,27 +12,18 @@ import signal
 import socket
 import struct
 import subprocess
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.unit.awaiting import PATIENCE, wait_until
+
 POD = Path(__file__).resolve().parents[3] / "pod"
-PATIENCE = 100.0
 UID = 4321
 GID = 4322
 GROUPS = (4322, 4400, 4401)
 HELD_SLOT = 2048
 TASK_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "SLURM_JOB_ID": "77"}
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Returns as soon as condition holds; fails the test when it does not within PATIENCE."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"waited {PATIENCE:g} s in vain: {what}")
-        time.sleep(0.002)
 
 
 def process_exists(pid: int) -> bool:

@@ -12,20 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.unit.pod.harness import (
-    GID,
-    GROUPS,
-    PATIENCE,
-    POD,
-    TASK_ENV,
-    UID,
-    Message,
-    Wire,
-    memfd,
-    open_files,
-    payload_bytes,
-    wait_until,
-)
+from tests.unit.awaiting import PATIENCE, wait_until
+from tests.unit.pod.harness import GID, GROUPS, POD, TASK_ENV, UID, Message, Wire, memfd, open_files, payload_bytes
 
 
 class Pipe:

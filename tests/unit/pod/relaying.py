@@ -14,13 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from slurmckpt.capture.waits import Kind, observe
-from tests.unit.pod.harness import (
-    UID,
-    FakeCoordinator,
-    Shim,
-    payload_header,
-    wait_until,
-)
+from tests.unit.awaiting import wait_until
+from tests.unit.pod.harness import UID, FakeCoordinator, Shim, payload_header
 
 F_SETPIPE_SZ, F_GETPIPE_SZ = 1031, 1032
 OUT, ERR = 1, 2

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.pod.harness import POD, FakeCoordinator, Pod, children, inner_pid, record, shell, wait_until
+from tests.unit.awaiting import wait_until
+from tests.unit.pod.harness import POD, FakeCoordinator, Pod, children, inner_pid, record, shell
 
 pytestmark = pytest.mark.root
 

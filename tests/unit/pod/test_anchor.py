@@ -14,19 +14,8 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.pod.harness import (
-    PATIENCE,
-    POD,
-    FakeCoordinator,
-    Pod,
-    Shim,
-    Wire,
-    children,
-    process_exists,
-    shell,
-    status_field,
-    wait_until,
-)
+from tests.unit.awaiting import PATIENCE, wait_until
+from tests.unit.pod.harness import POD, FakeCoordinator, Pod, Shim, Wire, children, process_exists, shell, status_field
 
 pytestmark = pytest.mark.root
 

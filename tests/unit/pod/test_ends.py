@@ -11,14 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.pod.harness import (
-    TASK_ENV,
-    FakeCoordinator,
-    children,
-    process_exists,
-    shell,
-    wait_until,
-)
+from tests.unit.awaiting import wait_until
+from tests.unit.pod.harness import TASK_ENV, FakeCoordinator, children, process_exists, shell
 
 pytestmark = pytest.mark.root
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.pod.harness import POD, FakeCoordinator, Pod, children, process_exists, shell, status_field, wait_until
+from tests.unit.awaiting import wait_until
+from tests.unit.pod.harness import POD, FakeCoordinator, Pod, children, process_exists, shell, status_field
 
 pytestmark = pytest.mark.root
 

@@ -9,16 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.pod.harness import (
-    FakeCoordinator,
-    Pod,
-    Shim,
-    build_variant,
-    children,
-    shell,
-    status_field,
-    wait_until,
-)
+from tests.unit.awaiting import wait_until
+from tests.unit.pod.harness import FakeCoordinator, Pod, Shim, build_variant, children, shell, status_field
 from tests.unit.pod.test_adopt import restore
 from tests.unit.pod.test_signals import COUNTER, PYTHON
 

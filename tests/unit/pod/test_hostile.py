@@ -13,6 +13,7 @@ from _pytest.mark import ParameterSet
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.awaiting import wait_until
 from tests.unit.pod.harness import (
     POD,
     UID,
@@ -25,7 +26,6 @@ from tests.unit.pod.harness import (
     payload_bytes,
     process_exists,
     shell,
-    wait_until,
 )
 
 pytestmark = pytest.mark.root

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.awaiting import wait_until
 from tests.unit.pod.harness import (
     GROUPS,
     POD,
@@ -25,7 +26,6 @@ from tests.unit.pod.harness import (
     process_exists,
     shell,
     status_field,
-    wait_until,
 )
 from tests.unit.pod.launching import Launcher, read_word, word
 from tests.unit.pod.test_hostile import HOSTILE_PAYLOADS, MALFORMED

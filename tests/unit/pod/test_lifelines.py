@@ -13,15 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.pod.harness import (
-    POD,
-    FakeCoordinator,
-    children,
-    open_files,
-    process_exists,
-    shell,
-    wait_until,
-)
+from tests.unit.awaiting import wait_until
+from tests.unit.pod.harness import POD, FakeCoordinator, children, open_files, process_exists, shell
 
 pytestmark = pytest.mark.root
 

@@ -24,15 +24,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from slurmckpt.capture.waits import observe
-from tests.unit.pod.harness import (
-    PATIENCE,
-    POD,
-    UID,
-    FakeCoordinator,
-    payload_header,
-    shell,
-    wait_until,
-)
+from tests.unit.awaiting import PATIENCE, wait_until
+from tests.unit.pod.harness import POD, UID, FakeCoordinator, payload_header, shell
 from tests.unit.pod.relaying import (
     ERR,
     F_GETPIPE_SZ,

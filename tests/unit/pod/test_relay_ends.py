@@ -11,14 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.pod.harness import (
-    PATIENCE,
-    UID,
-    FakeCoordinator,
-    process_exists,
-    shell,
-    wait_until,
-)
+from tests.unit.awaiting import PATIENCE, wait_until
+from tests.unit.pod.harness import UID, FakeCoordinator, process_exists, shell
 from tests.unit.pod.relaying import (
     ERR,
     F_SETPIPE_SZ,

@@ -14,15 +14,8 @@ from pathlib import Path
 import pytest
 
 from slurmckpt.capture.drain import drain
-from tests.unit.pod.harness import (
-    PATIENCE,
-    UID,
-    FakeCoordinator,
-    Shim,
-    children,
-    shell,
-    wait_until,
-)
+from tests.unit.awaiting import PATIENCE, wait_until
+from tests.unit.pod.harness import UID, FakeCoordinator, Shim, children, shell
 from tests.unit.pod.relaying import (
     ERR,
     OUT,

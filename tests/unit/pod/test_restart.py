@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.pod.harness import POD, wait_until
+from tests.unit.awaiting import wait_until
+from tests.unit.pod.harness import POD
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="there it does nothing")
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.pod.harness import FakeCoordinator, Pod, Shim, Wire, build_variant, shell, wait_until
+from tests.unit.awaiting import wait_until
+from tests.unit.pod.harness import FakeCoordinator, Pod, Shim, Wire, build_variant, shell
 from tests.unit.pod.launching import Launcher
 
 pytestmark = pytest.mark.root

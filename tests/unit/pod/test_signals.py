@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.pod.harness import FakeCoordinator, Shim, shell, status_field, wait_until
+from tests.unit.awaiting import wait_until
+from tests.unit.pod.harness import FakeCoordinator, Shim, shell, status_field
 
 pytestmark = pytest.mark.root
 

@@ -167,13 +167,3 @@ class Stage:
     def said(self) -> list[str]:
         """Lines in the job's output."""
         return [line.removeprefix("say slurmckpt: ") for line in self.pod.told if line.startswith("say ")]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the others run until it is true."""
-
-    async def wait() -> None:
-        while not condition():
-            await asyncio.sleep(0.002)
-
-    await asyncio.wait_for(wait(), 60)

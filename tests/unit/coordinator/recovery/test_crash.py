@@ -17,7 +17,8 @@ from slurmckpt.coordinator.recovery.crash import Attempts, Crashes, End, asked_f
 from slurmckpt.coordinator.recovery.in_place import InPlace, Lost, Unfit
 from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import SlurmckptError
-from tests.unit.coordinator.recovery.stage import SpokenPod, Stage, until
+from tests.unit.awaiting import until
+from tests.unit.coordinator.recovery.stage import SpokenPod, Stage
 
 SEGV, TERM = int(signal.SIGSEGV), int(signal.SIGTERM)
 EXIT_1, EXIT_139 = 1 << 8, 139 << 8

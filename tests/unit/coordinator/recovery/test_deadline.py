@@ -15,7 +15,8 @@ from slurmckpt.coordinator.recovery import deadline as deadlines
 from slurmckpt.coordinator.recovery.deadline import Deadline
 from slurmckpt.coordinator.recovery.preemption import Preemption
 from slurmckpt.errors import SlurmError
-from tests.unit.coordinator.recovery.stage import Stage, until
+from tests.unit.awaiting import until
+from tests.unit.coordinator.recovery.stage import Stage
 
 SOON = Recover(margin=60.0, look_every=0.02)
 

@@ -15,7 +15,8 @@ from slurmckpt.coordinator.recovery import hang as hangs
 from slurmckpt.coordinator.recovery.crash import Attempts
 from slurmckpt.coordinator.recovery.hang import Hangs, Progress
 from slurmckpt.coordinator.recovery.in_place import InPlace, Lost, Unfit
-from tests.unit.coordinator.recovery.stage import Stage, until
+from tests.unit.awaiting import until
+from tests.unit.coordinator.recovery.stage import Stage
 
 STILL = Progress(10.0, frozenset({(1, 2, 3, 4)}), frozenset({4711}))
 

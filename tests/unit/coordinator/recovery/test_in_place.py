@@ -22,8 +22,9 @@ from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import Refused, StoreError
 from slurmckpt.store.manifest import Manifest
+from tests.unit.awaiting import until
 from tests.unit.coordinator.parts import channels, image, saved_task, task
-from tests.unit.coordinator.recovery.stage import SpokenPod, Stage, until
+from tests.unit.coordinator.recovery.stage import SpokenPod, Stage
 from tests.unit.coordinator.script.world import payload
 
 

@@ -11,7 +11,8 @@ import pytest
 from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.pod import Held
 from slurmckpt.coordinator.recovery.preemption import HeldSignal, Preemption
-from tests.unit.coordinator.recovery.stage import Stage, until
+from tests.unit.awaiting import until
+from tests.unit.coordinator.recovery.stage import Stage
 
 
 def passed(stage: Stage, count: int = 1) -> Preemption:

@@ -14,7 +14,8 @@ from slurmckpt.coordinator.pod import Held
 from slurmckpt.coordinator.recovery import watch
 from slurmckpt.coordinator.recovery.watch import Recovery
 from slurmckpt.coordinator.step import StepNumbers
-from tests.unit.coordinator.recovery.stage import Stage, until
+from tests.unit.awaiting import until
+from tests.unit.coordinator.recovery.stage import Stage
 
 
 def recovery_of(stage: Stage, events: set[str], slurm: bool = True) -> Recovery:

@@ -19,8 +19,9 @@ from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.script import desk as desks
 from slurmckpt.coordinator.script.desk import SOCKET, Desk
 from slurmckpt.coordinator.wire import Channel
+from tests.unit.awaiting import until
 from tests.unit.coordinator.parts import memfd, packed, send_raw
-from tests.unit.coordinator.script.world import RUNS, World, payload, play, until
+from tests.unit.coordinator.script.world import RUNS, World, payload, play
 
 POD = SimpleNamespace(uid=os.getuid(), init_pid=os.getpid())
 Scene = Callable[[], Awaitable[None]]

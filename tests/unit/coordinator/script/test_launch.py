@@ -16,6 +16,7 @@ import pytest
 from slurmckpt.coordinator.proc import parent_of, start_time
 from slurmckpt.coordinator.script import launch as launches
 from slurmckpt.coordinator.script.launch import Launch, LaunchError, Pipes
+from tests.unit.awaiting import until
 from tests.unit.coordinator.parts import launch as plain
 from tests.unit.coordinator.parts import no_descriptor_is_lost
 from tests.unit.coordinator.script.world import (
@@ -28,7 +29,6 @@ from tests.unit.coordinator.script.world import (
     signal_word,
     told,
     two_pipes,
-    until,
 )
 from tests.unit.pod.harness import build
 

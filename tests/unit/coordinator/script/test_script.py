@@ -12,8 +12,9 @@ from slurmckpt.coordinator.script import script as scripts
 from slurmckpt.coordinator.script.launch import LaunchError
 from slurmckpt.coordinator.script.marks import Marks
 from slurmckpt.coordinator.script.script import Script, prepare
+from tests.unit.awaiting import until
 from tests.unit.coordinator.parts import launch
-from tests.unit.coordinator.script.world import RUNS, World, dead, payload, play, told, until
+from tests.unit.coordinator.script.world import RUNS, World, dead, payload, play, told
 
 
 async def launched(

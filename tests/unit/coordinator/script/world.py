@@ -108,14 +108,6 @@ def dead(pid: int) -> bool:
         return True
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("waited for 10 s in vain")
-
-
 def play(scene: Callable[[], Awaitable[None]]) -> None:
     async def awaited() -> None:
         await asyncio.wait_for(scene(), 60)
