@@ -11,7 +11,9 @@ SERVER, CLIENT = "10.0.0.1:5000", "10.0.0.1:40001"
 
 def scan(pid: int, comm: str, *connections: tuple[str, str], rank: int = -1) -> PodScan:
     outside = [Connection(local, remote, pid, comm, 7, 1) for local, remote in connections]
-    return PodScan([Process(pid, pid - 1000, 1, 1000, comm, "", state="S", tracer=0, rank=rank)], [], [], [], [], outside, [])
+    return PodScan(
+        [Process(pid, pid - 1000, 1, 1000, comm, "", state="S", tracer=0, rank=rank)], [], [], [], [], outside, []
+    )
 
 
 def test_a_script_and_its_step() -> None:
