@@ -145,7 +145,7 @@ def scan(
         ],
         notes=[*seen.notes, *processes.notes(seen)],
         inside=[(str(one.local), str(one.remote)) for one in seen.network.inside()],
-        moments=sentences(watches.unread(seen), seen.limits.refusals),
+        moments=sentences([*watches.unread(seen), *passing.unread(seen)], seen.limits.refusals),
         used_files=used_files(seen.descriptors, seen.mappings, seen.mounts),
         socket_directories=seen.socket_directories,
         has_timerfds=any(one.kind == "timerfd" for one in seen.descriptors.anonymous),

@@ -20,6 +20,9 @@ from slurmckpt.capture.inspect.sockets import (
 from slurmckpt.capture.inspect.tcpdiag import tcp_sockets
 from slurmckpt.capture.inspect.unixdiag import UnixSocket, unix_sockets
 
+# FIN_WAIT1, LAST_ACK, CLOSING (include/net/tcp_states.h): closed, and the end has not arrived yet at the other side.
+_UNDELIVERED = frozenset({4, 9, 11})
+
 
 @dataclass(frozen=True)
 class OtherSocket:
@@ -38,7 +41,11 @@ class OtherSocket:
 
 
 class Network:
-    """A look at the sockets. mine: who holds them, by inode."""
+    """A look at the sockets.
+
+    mine: who holds them, by inode. unread: connections of the pod whose other end was closed while the kernel still
+    held something that it has to deliver.
+    """
 
     def __init__(self, init_pid: int, descriptors: Descriptors) -> None:
         self.mine = descriptors.sockets
@@ -53,9 +60,13 @@ class Network:
             self.udp = read_tables(init_pid, UDP_TABLES, self.mine)
             self.unix = unix_sockets(init_pid)
             self._outside = ends_outside(self.tcp, [])
+        self.unread: list[InetSocket] = []
         if self._outside:
             # Only now: on a busy node the closing connections are by far the most lines.
-            self._outside = ends_outside(self.tcp, tcp_sockets(init_pid, {0}))
+            closing = tcp_sockets(init_pid, {0})
+            self._outside = ends_outside(self.tcp, closing)
+            undelivered = {(one.remote, one.local) for one in closing if one.state in _UNDELIVERED}
+            self.unread = [one for one in self.tcp if one.connected and (one.local, one.remote) in undelivered]
 
     def end_inside(self, inodes: Collection[int]) -> None:
         """The connections of these sockets end inside, in a message that nobody has received yet (`in_messages`)."""

@@ -15,12 +15,25 @@ def judge(seen: Inspection) -> Iterator[Reason]:
     """Processes that are just being started, and connections that nobody has accepted, or received, yet."""
     yield from _starting(seen)
     yield from _waiting(seen)
+    yield from unread(seen)
     for inode in seen.network.in_messages:
         # CRIU leaves such a socket in repair mode (4.2.1): every call on it fails with EPERM then.
         yield Reason(
             seen.descriptors.sockets[inode].process,
             "is connected by TCP to a socket that is on its way in a message (SCM_RIGHTS), which cannot be captured",
             "the next checkpoint will do, unless nobody ever receives it",
+        )
+
+
+def unread(seen: Inspection) -> Iterator[Reason]:
+    """Connections of which only the kernel has the rest: nobody holds the other end any more, so no image has it."""
+    holders = seen.descriptors.sockets
+    for one in seen.network.unread:
+        yield Reason(
+            holders[one.inode].process,
+            f"has not read what came before the end of its TCP connection with port {one.remote.port}, and a part of"
+            " that is only in the kernel, which cannot be captured",
+            "the next checkpoint will do when it has been read",
         )
 
 
