@@ -89,10 +89,12 @@ class Agent:
         if group is None:
             return
         group.abort()
+        # What is released is held no more, but a lock under way may succeed after that.
+        held = set(group.held)
         # At once, as the call under way may hang for ever; and again after it, as it may have done its work.
         for wait in (True, False):
             with contextlib.suppress(SlurmckptError):
-                group.release()
+                group.release(held)
             if wait and self._busy is not None:
                 self._busy.join(_LAST_SECONDS)
 

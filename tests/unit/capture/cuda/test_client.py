@@ -154,6 +154,35 @@ def test_a_rank_dies_in_each_call(hardware: simulated.Hardware, start_rank: Star
     assert ranks[1].do("sha") == before
 
 
+def test_a_lock_that_succeeds_after_its_agent_has_died_is_undone(
+    hardware: simulated.Hardware, start_rank: StartRank
+) -> None:
+    """Rank 0 cannot be locked before its peer comes; that one is locked, and comes as soon as it is released."""
+    ranks, pids = pair(start_rank)
+    ranks[0].do("launch 1 2 0 1")
+
+    async def work() -> None:
+        async with client(hardware) as cuda:
+            await cuda.devices()
+            hardware.at_pid("lock", "after", "wait", pids[1])
+            locking = asyncio.create_task(cuda.lock(pids, 6.0))
+
+            async def is_locked() -> bool:
+                return (hardware.directory / "lock.after").exists()
+
+            await comes(is_locked)
+            (keeper,) = [one for one in psutil.Process().children() if one.pid not in pids]
+            keeper.children()[0].kill()
+            ranks[1].tell("launch 1 2 1 1")
+            with pytest.raises(Lost):
+                await locking
+            assert [await cuda.state(pid) for pid in pids] == ["RUNNING", "RUNNING"]
+
+    run(work())
+    assert ranks[1].answer() == "ok"
+    assert [rank.do("sync") for rank in ranks] == ["ok", "ok"]
+
+
 def test_a_keeper_that_has_died_is_replaced_before_the_next_capture(
     hardware: simulated.Hardware, start_rank: StartRank
 ) -> None:

@@ -274,3 +274,23 @@ def test_the_coordinator_stops_or_ends_in_a_state(
         cast.coordinator.send_signal(how)
         cast.let_calls_through()
         check_ranks(cast, before)
+
+
+def test_a_lock_that_succeeds_after_the_coordinator_has_died_is_undone(
+    hardware: simulated.Hardware, start_rank: StartRank
+) -> None:
+    """Rank 0 cannot be locked before its peer comes; that one is locked, and comes as soon as it is released."""
+    with performance(hardware, start_rank, "lock") as cast:
+        first, second = cast.ranks
+        before = {rank.pid: rank.do("sha") for rank in cast.ranks}
+        first.do("launch 1 2 0 1")
+        hardware.at_pid("lock", "after", "wait", second.pid)
+        cast.go_on()
+        await_that((hardware.directory / "lock.after").exists, "the second rank is locked")
+        cast.coordinator.kill()
+        second.tell("launch 1 2 1 1")
+        hardware.set(**{f"lock__after__{second.pid}": None})
+        assert second.answer(90.0) == "ok"
+        assert [rank.do("sync") for rank in cast.ranks] == ["ok", "ok"]
+        await_that(lambda: not (cast.agent.is_running() and cast.agent.status() != "zombie"), "the agent ends")
+        check_ranks(cast, before)
