@@ -28,13 +28,17 @@ GPUS = ("tests/unit/coordinator/test_gpus.py",)
 
 @dataclass(frozen=True)
 class Mutant:
-    """before: what stands in `file`, exactly once; after: what takes its place. tests: those that must notice."""
+    """before: what stands in `file`, exactly once; after: what takes its place. tests: those that must notice.
+
+    unnoticed: what is known of one that none of them notices yet.
+    """
 
     name: str
     file: str
     before: str
     after: str
     tests: Sequence[str]
+    unnoticed: str = ""
 
 
 _BOUNDARY = "src/slurmckpt/capture/gate/boundary.py"
@@ -267,7 +271,14 @@ MUTANTS = (
         "    if _returned(child) or True:\n",
         CUDA,
     ),
-    Mutant("the-keeper-is-early", _KEEPER, "        select.select([pidfd], [], [])\n", "        pass\n", CUDA),
+    Mutant(
+        "the-keeper-is-early",
+        _KEEPER,
+        "        select.select([pidfd], [], [])\n",
+        "        pass\n",
+        CUDA,
+        unnoticed="the coordinator kills the keeper as soon as it hears of the agent's death",
+    ),
     Mutant(
         "nobody-takes-over",
         _CLIENT,
@@ -281,14 +292,23 @@ MUTANTS = (
         "            await asyncio.sleep(lock_seconds)\n            await self._release()\n",
         "            pass\n",
         CUDA,
+        unnoticed="on the simulated device the lock has always succeeded before the first release is over",
     ),
-    Mutant("no-second-agent", _CLIENT, "_AGENTS = 3\n", "_AGENTS = 1\n", CUDA),
+    Mutant(
+        "no-second-agent",
+        _CLIENT,
+        "_AGENTS = 3\n",
+        "_AGENTS = 1\n",
+        CUDA,
+        unnoticed="no test lets two agents die of one release for certain",
+    ),
     Mutant(
         "who-asks-may-leave",
         _CLIENT,
         "return await asyncio.shield(asyncio.ensure_future(self._in_turn(verb, list(pids), limit, arguments)))",
         "return await self._in_turn(verb, list(pids), limit, arguments)",
         CUDA,
+        unnoticed="resume() comes last whoever leaves; the operation that was left is waited for there",
     ),
     Mutant(
         "no-second-keeper",
@@ -297,7 +317,14 @@ MUTANTS = (
         "and self._process.poll() == 77:\n",
         CUDA,
     ),
-    Mutant("no-beat", _CLIENT, "        self._beating = asyncio.create_task(self._beat(self._writer))\n", "", CUDA),
+    Mutant(
+        "no-beat",
+        _CLIENT,
+        "        self._beating = asyncio.create_task(self._beat(self._writer))\n",
+        "",
+        CUDA,
+        unnoticed="no test takes longer than the 20 s of silence with a coordinator that lives",
+    ),
     # The cut.
     Mutant("not-resumed", _GPUS, "            await uninterrupted(self._resume(users))\n", "", GPUS),
     Mutant(

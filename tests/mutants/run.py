@@ -36,8 +36,8 @@ def main() -> int:
     living = 0
     for mutant in MUTANTS:
         if not given.names or mutant.name in given.names:
-            living += not noticed(mutant, given.seconds)
-    print(f"{living} live" if living else "all were noticed")
+            living += not noticed(mutant, given.seconds) and not mutant.unnoticed
+    print(f"{living} live" if living else "all were noticed that can be so far")
     return 1 if living else 0
 
 
@@ -57,7 +57,8 @@ def noticed(mutant: Mutant, seconds: float) -> bool:
         assert text.count(mutant.before) == 1, f"{mutant.name}: what it replaces is not in {mutant.file} once"
         file.write_text(text.replace(mutant.before, mutant.after), encoding="utf-8")
         answer = tested(tree, mutant, seconds)
-    print(f"{mutant.name:28}  {answer}  ({time.monotonic() - began:.0f} s)", flush=True)
+    known = f", as is known: {mutant.unnoticed}" if mutant.unnoticed and answer == "LIVES" else ""
+    print(f"{mutant.name:28}  {answer}{known}  ({time.monotonic() - began:.0f} s)", flush=True)
     return not answer.startswith("LIVES")
 
 
