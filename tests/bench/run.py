@@ -1,6 +1,6 @@
 """Numbers for docs/performance.md: ours beside a peer in the same run, in turns, as ratios of medians. Needs root and a sandbox cluster.
 
-make bench
+make bench, or a part of it: python tests/bench/run.py [look|freeze|cpu|output|prolog|start|requeue|network]...
 """
 
 from __future__ import annotations
@@ -34,25 +34,24 @@ srun -n2 python3 train.py --steps 100000
 
 
 def main() -> None:
-    """Measure everything and print a table."""
+    """Measure everything, or the parts that are named, and print a table."""
+    wanted = sys.argv[1:] or [*PARTS, "look"]
+    if unknown := [name for name in wanted if name not in PARTS and name != "look"]:
+        sys.exit(f"{unknown[0]!r} is no part of the bench: it has look, {', '.join(PARTS)}")
+    if "look" in wanted:
+        print("\n## one look at a pod, before it is frozen", flush=True)
+        inspection.main()
+    if wanted == ["look"]:
+        return
     subprocess.run([str(TREE / "sandbox/cluster"), "up", "--nodes", "2"], check=True)
     home = subprocess.run(
         [str(TREE / "sandbox/cluster"), "path"], check=True, capture_output=True, text=True
     ).stdout.strip()
     cluster = Cluster(Path(home) / "alice")
-    print("\n## one look at a pod, before it is frozen", flush=True)
-    inspection.main()
-    for title, measure in (
-        ("freeze, against a bare criu dump of the same tree", freeze),
-        ("steady state: a CPU-bound step, against the same step without us", steady_cpu),
-        ("steady state: a step that prints 200 MB, against the same step without us", steady_output),
-        ("prolog of a job without checkpoints", prolog),
-        ("start of a step, against the same step without us", step_start),
-        ("from requeue to the first new step of the training", requeue),
-        ("network of a restored pod, against the node's own", network),
-    ):
-        print(f"\n## {title}", flush=True)
-        measure(cluster)
+    for name, (title, measure) in PARTS.items():
+        if name in wanted:
+            print(f"\n## {title}", flush=True)
+            measure(cluster)
 
 
 def freeze(cluster: Cluster) -> None:
@@ -275,6 +274,16 @@ def compare(what: str, ours: list[float], theirs: list[float], unit: str) -> Non
         flush=True,
     )
 
+
+PARTS = {
+    "freeze": ("freeze, against a bare criu dump of the same tree", freeze),
+    "cpu": ("steady state: a CPU-bound step, against the same step without us", steady_cpu),
+    "output": ("steady state: a step that prints 200 MB, against the same step without us", steady_output),
+    "prolog": ("prolog of a job without checkpoints", prolog),
+    "start": ("start of a step, against the same step without us", step_start),
+    "requeue": ("from requeue to the first new step of the training", requeue),
+    "network": ("network of a restored pod, against the node's own", network),
+}
 
 if __name__ == "__main__":
     if os.geteuid() != 0:
