@@ -7,6 +7,7 @@ import fcntl
 import os
 import socket
 import struct
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,40 @@ def test_the_job_s_user_is_root_in_it_and_not_its_owner() -> None:
         made.close()
 
     asyncio.run(scene())
+
+
+@needs_root
+def test_what_is_lost_on_the_way_to_pasta_is_missed_soon(tmp_path: Path) -> None:
+    enter = tmp_path / "enter"
+    enter.write_text('#!/bin/sh\npid=$2; shift 3\nexec nsenter --net=/proc/$pid/ns/net -- "$@"\n')
+    enter.chmod(0o755)
+    gateways = ["169.254.77.2"] + (["fd73:6c75:726d::2"] if speaks_ipv6() else [])
+
+    def ip(pod: int, command: str) -> str:
+        arguments = [str(enter), "--pid", str(pod), "--", "ip", *command.split()]
+        return subprocess.run(arguments, capture_output=True, check=True, text=True).stdout
+
+    async def scene() -> str:
+        made = await Namespace.create(UID, GID)
+        try:
+            # As pasta leaves it.
+            ip(made.holder, "link add tap0 type veth peer tap1")
+            for link in ("tap0", "tap1"):
+                ip(made.holder, f"link set {link} up")
+            for address, gateway in zip(["169.254.77.1/30", "fd73:6c75:726d::1/64"], gateways, strict=False):
+                ip(made.holder, f"address add {address} dev tap0 nodad")
+                ip(made.holder, f"route add default via {gateway} dev tap0")
+            await namespace.steady(enter, made.holder, gateways)
+            with pytest.raises(NetworkError, match="ip in the pod"):
+                await namespace.steady(enter, made.holder, ["192.0.2.1"])
+            return ip(made.holder, "-4 route show default") + ip(made.holder, "-6 route show default")
+        finally:
+            made.close()
+
+    found = asyncio.run(scene()).splitlines()
+    assert len(found) == len(gateways)
+    for line, gateway in zip(found, gateways, strict=True):
+        assert f"via {gateway} dev tap0" in line and "rto_min lock 5ms congctl reno" in line
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurmckpt.coordinator.network.addresses import foreign, only_local_resolvers
-from slurmckpt.coordinator.network.namespace import Namespace, NetworkError, cut_off, isolate
+from slurmckpt.coordinator.network.namespace import Namespace, NetworkError, cut_off, isolate, steady
 from slurmckpt.coordinator.network.resets import reset
-from slurmckpt.coordinator.network.way_out import attach, find
+from slurmckpt.coordinator.network.way_out import attach, find, gateways
 from slurmckpt.coordinator.pod import Pod
 
 log = logging.getLogger(__name__)
@@ -83,6 +83,7 @@ class PodNetwork:
             try:
                 way_out = await attach(self._pasta, self._namespace, self._pod.init_pid, note)
                 self._pod.at_end.append(way_out.end)
+                await self._steady()
                 if way_out.lacks:
                     self._note(way_out.lacks)
                 if only_local_resolvers():
@@ -92,6 +93,12 @@ class PodNetwork:
             self._namespace.close()
         if self._why_closed:
             self._note(f"restored without a way out of its network: {self._why_closed}")
+
+    async def _steady(self) -> None:
+        try:
+            await steady(self._enter, self._pod.init_pid, gateways())
+        except NetworkError as error:
+            self._note(f"what it sends to other hosts may be slow: {error}")
 
     async def _prepare_way_out(self) -> None:
         if not self._pasta:

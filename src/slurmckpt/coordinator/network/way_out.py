@@ -80,6 +80,11 @@ def find(program: str) -> str:
     return path
 
 
+def gateways() -> list[str]:
+    """Through which addresses the pod leaves by pasta: IPv4, and IPv6 where the node speaks it."""
+    return [_IPV4[-1], _IPV6[-1]] if speaks_ipv6() else [_IPV4[-1]]
+
+
 async def attach(program: str, namespace: Namespace, pod_init: int, note: Path) -> WayOut:
     """Start pasta for the pod. Raises NetworkError: the reason why there is no way out."""
     path = find(program)
