@@ -20,7 +20,7 @@ from pathlib import Path
 import zstandard
 
 TREE = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE))
+sys.path[:0] = [str(TREE), str(TREE / "src")]
 
 from tests.bench import inspection  # noqa: E402
 from tests.bench.network import network  # noqa: E402
