@@ -1,4 +1,4 @@
-"""What a restored program finds out about where it is: what it knew stays true of its pod, and new steps know better."""
+"""What a restored program finds out about where it is: what it knew stays true of its job, and new steps know more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ srun sh -c 'echo step $(hostname) $SLURMD_NODENAME $SLURM_JOB_NODELIST $SLURM_RE
 
 
 def test_names_and_variables_of_the_old_node_and_of_the_new(cluster: Cluster, directory: Path) -> None:
-    """The script goes on with what it had, host name included; its srun starts a step with the new allocation's."""
+    """The script goes on with what it had. Its srun starts a step with the new allocation's variables, where it is."""
     job = cluster.submit(SCRIPT, "--checkpoint-interval=infinite", "--time=5", directory=directory)
     job.wait_output("^before ")
     job.checkpoint()
@@ -29,5 +29,5 @@ def test_names_and_variables_of_the_old_node_and_of_the_new(cluster: Cluster, di
     assert job.output().splitlines() == [
         f"before {before} {before} {before} {before}",
         f"after {before} {before} {before} {before}",
-        f"step {after} {after} {after} 1",
+        f"step {before} {after} {after} 1",
     ]

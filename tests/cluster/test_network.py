@@ -250,7 +250,7 @@ python3 bound.py & bound=$!
 until [ -e go ]; do sleep 0.1; done
 squeue -h -j $SLURM_JOB_ID -o %T
 ip route show default | grep -o "rto_min lock 5ms congctl reno"
-srun sh -c 'echo step on $(hostname); read line; echo $line' <<<typed
+srun sh -c 'echo step on $SLURMD_NODENAME; read line; echo $line' <<<typed
 kill $bound
 """
     job = cluster.submit(script, "--checkpoint-interval=infinite", "--time=5", directory=directory)
@@ -354,3 +354,45 @@ socket.create_connection(s.getsockname(), 10)
         assert job.wait_end(60) == "COMPLETED", job.output()
     assert job.output() == "bound\nNetwork is unreachable\n"
     assert events(job) == ["step batch: restored without a way out of its network: no-pasta is not installed"]
+
+
+def test_steps_of_a_job_still_find_each_other(cluster: Cluster, directory: Path) -> None:
+    """By the name that the script had found out: one that came back, one that starts afresh, and the script itself."""
+    (directory / "serve.py").write_text(r"""
+import socket
+listener = socket.create_server((socket.gethostname(), 7051))
+print("serves", flush=True)
+for number in range(3):
+    one, _ = listener.accept()
+    with one: one.sendall(f"{one.recv(10).decode()} is {number}".encode())
+""")
+    (directory / "ask.py").write_text(r"""
+import os, socket, sys, time
+if sys.argv[1] == "restored": print("waits", flush=True)
+while not os.path.exists("go." + sys.argv[1]): time.sleep(0.05)
+with socket.create_connection((os.environ["MASTER_ADDR"], 7051), 10) as one:
+    one.sendall(sys.argv[1].encode())
+    print(one.recv(20).decode(), flush=True)
+""")
+    script = """
+export MASTER_ADDR=$(hostname)
+python3 serve.py &
+srun -n1 --overlap python3 ask.py restored
+srun -n1 --overlap python3 ask.py fresh
+python3 ask.py script
+wait
+"""
+    job = cluster.submit(script, "--checkpoint-interval=infinite", "--time=5", "--ntasks=2", directory=directory)
+    job.wait_output("^waits$")
+    job.wait_output("^serves$")
+    job.checkpoint()
+    before = job.node()
+    move(job, before)
+    restored_from(job)
+    after = job.node()
+    for number, name in enumerate(("restored", "fresh", "script")):
+        (directory / f"go.{name}").touch()
+        job.wait_output(f"^{name} is {number}$")
+    assert job.wait_end(60) == "COMPLETED", job.output()
+    assert not events(job)
+    assert_nothing_left(cluster, before, after)

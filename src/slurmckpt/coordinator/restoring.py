@@ -16,7 +16,7 @@ from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import gating, held, outputs, shm, shm_charged
 from slurmckpt.coordinator.files.putting_back import Traces, fill_carried, put_back
 from slurmckpt.coordinator.gpus import Gpus
-from slurmckpt.coordinator.network import PodNetwork
+from slurmckpt.coordinator.network import JobNetwork, PodNetwork
 from slurmckpt.coordinator.plan import Plan
 from slurmckpt.coordinator.pod import Pod, TaskState
 from slurmckpt.coordinator.pod_init import PodError
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Restorer:
     """What a restore needs of this node. pasta: the program, or empty for no way out of a network of the pod's own.
+    network: what pods that came back before share.
 
     traces: what it leaves that was not there before.
     """
@@ -42,6 +43,7 @@ class Restorer:
     shm: Path
     files: UserFiles
     pasta: str
+    network: JobNetwork
     gpus: Gpus = field(default_factory=Gpus)
     traces: Traces = field(default_factory=Traces)
 
@@ -98,7 +100,15 @@ async def restore(
     inherit = inheritance(image, {task.hello.task: task.descriptors for task in tasks})
     # Before anything is changed: a node that cannot take the GPU state refuses.
     pairs = await restorer.gpus.pairs(image.gpu, step) if image.gpu is not None else []
-    network = PodNetwork(restorer.enter, pod, image.addresses, image.node_addresses, restorer.pasta, image.hostname)
+    network = PodNetwork(
+        restorer.enter,
+        pod,
+        image.addresses,
+        image.node_addresses,
+        restorer.pasta,
+        image.hostname,
+        restorer.network,
+    )
     faults.at("restore.pod")
     await network.build(tasks[0].shim_pid)
     inherit[image.status_pipe] = pod.status_pipe

@@ -12,6 +12,7 @@ from slurmckpt import faults
 from slurmckpt.coordinator import failures, finished, gating, gpu_launch, outputs, restoring, scriptfile, shm, trust
 from slurmckpt.coordinator.files.putting_back import take_away
 from slurmckpt.coordinator.incarnation import Incarnation
+from slurmckpt.coordinator.network import JobNetwork
 from slurmckpt.coordinator.notices import Notices, say
 from slurmckpt.coordinator.plan import Plan
 from slurmckpt.coordinator.pod import Pod
@@ -67,6 +68,7 @@ class StepRunner:
         self._ending = ending
         self._returning: Returning | None = None
         self._reception = Reception(incarnation)
+        self._network = JobNetwork()
 
     async def run(self, step: Step, tasks: Sequence[Task]) -> None:
         """From the tasks' arrival to the end of their pod."""
@@ -168,7 +170,7 @@ class StepRunner:
         if step.name == "batch":
             await self._reception.open(pod, tasks[0], None)
         faults.at("start.begin")
-        await pod.build(tasks[0].shim_pid, "keep")
+        await self._network.build_new(pod, tasks[0].shim_pid)
         step.pod = pod
         await asyncio.to_thread(gating.equip, tasks, pod, incarnation.settings)
         faults.at("start.pod")
@@ -275,6 +277,7 @@ class StepRunner:
             incarnation.shm,
             incarnation.files,
             incarnation.settings.restore.pasta,
+            self._network,
             incarnation.gpus,
         )
         gpu_launch.come_back(step, tasks, image.gpu)

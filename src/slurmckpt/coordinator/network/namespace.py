@@ -79,10 +79,14 @@ async def isolate(enter: Path, pod_init: int, addresses: Sequence[str]) -> None:
     route CRIU could not bring back the sockets that are connected to the outside.
     """
     commands = ["link set lo up"]
-    for address in addresses:
-        commands.append(f"address add {address}/{ipaddress.ip_address(address).max_prefixlen} dev lo")
+    commands += [f"address add {_whole(address)} dev lo" for address in addresses]
     commands += [f"route add {route} dev lo" for route in _everywhere(addresses)]
     await _ip(enter, pod_init, commands)
+
+
+async def add_addresses(enter: Path, pod_init: int, addresses: Sequence[str]) -> None:
+    """Let the network that the pod has joined have these addresses, too. Raises NetworkError."""
+    await _ip(enter, pod_init, [f"address replace {_whole(address)} dev lo" for address in addresses])
 
 
 async def cut_off(enter: Path, pod_init: int, addresses: Sequence[str]) -> None:
@@ -99,6 +103,11 @@ async def steady(enter: Path, pod_init: int, gateways: Sequence[str]) -> None:
     """
     options = f"rto_min {_LOST_AFTER_MS}ms congctl reno"
     await _ip(enter, pod_init, [f"route change default via {one} {options}" for one in gateways])
+
+
+def _whole(address: str) -> str:
+    """The prefix that is this address alone."""
+    return f"{address}/{ipaddress.ip_address(address).max_prefixlen}"
 
 
 def _everywhere(addresses: Iterable[str]) -> list[str]:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurmckpt.coordinator.network.addresses import foreign, only_local_resolvers
-from slurmckpt.coordinator.network.namespace import Namespace, NetworkError, cut_off, isolate, steady
+from slurmckpt.coordinator.network.job_network import JobNetwork
+from slurmckpt.coordinator.network.namespace import Namespace, NetworkError, add_addresses, cut_off, isolate, steady
 from slurmckpt.coordinator.network.resets import reset
 from slurmckpt.coordinator.network.way_out import attach, find, gateways
 from slurmckpt.coordinator.pod import Pod
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 class PodNetwork:
     """notes: what is worth knowing of this restore, one sentence each, mostly none.
 
-    Until open() nothing leaves a network of the pod's own.
+    Until open() nothing leaves a network of the pod's own. Where another pod of the job has one already, it joins that.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class PodNetwork:
         node_addresses: Sequence[str],
         pasta: str,
         hostname: str,
+        job: JobNetwork,
     ) -> None:
         """addresses: to which sockets are bound. node_addresses: by what else the ranks may know each other.
 
@@ -42,6 +44,8 @@ class PodNetwork:
         self._addresses = list(dict.fromkeys([*addresses, *node_addresses]))
         self._pasta = pasta
         self._hostname = hostname
+        self._job = job
+        self._joins = False
         self._must = bool(foreign(addresses))
         self._own = self._must or bool(foreign(node_addresses))
         self._namespace: Namespace | None = None
@@ -49,6 +53,11 @@ class PodNetwork:
 
     async def build(self, shim_pid: int) -> None:
         """Build the pod, in the node's network or in one of its own with these addresses. Raises SlurmckptError."""
+        if self._own and self._job.exists:
+            self._joins = True
+            await self._job.build(self._pod, shim_pid)
+            await add_addresses(self._enter, self._pod.init_pid, self._addresses)
+            return
         if self._own:
             await self._prepare_way_out()
         # Without a way out only where the sockets leave no choice.
@@ -75,14 +84,15 @@ class PodNetwork:
 
     async def open(self) -> None:
         """Give a network of the pod's own its way out. Raises NetworkError."""
-        if not self._own:
+        if not self._own or self._joins:
             return
+        self._job.begin(self._pod)
         await cut_off(self._enter, self._pod.init_pid, self._addresses)
         if self._namespace is not None:
             note = self._pod.settings.run / "pods" / f"{self._pod.step}.network.pid"
             try:
                 way_out = await attach(self._pasta, self._namespace, self._pod.init_pid, note)
-                self._pod.at_end.append(way_out.end)
+                self._job.at_end.append(way_out.end)
                 await self._steady()
                 if way_out.lacks:
                     self._note(way_out.lacks)
