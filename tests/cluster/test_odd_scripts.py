@@ -35,7 +35,7 @@ def test_an_srun_that_names_its_node(cluster: Cluster, directory: Path) -> None:
     script = """
 node=$(hostname)
 srun --nodelist=$node -n1 python3 chain.py 100 0.1 progress
-srun -n1 -w $node hostname
+srun -n1 -w $node sh -c 'echo $SLURMD_NODENAME'
 """
     job = cluster.submit(script, MANUAL, directory=directory)
     wait_for("the step has begun", lambda: len(lines(directory / "progress")) > 5)
