@@ -14,6 +14,7 @@ def test_a_waiting_script_is_dumped_and_restored_with_a_new_srun(cluster: Cluste
     harness.mkdir(parents=True)
     for name in ("harness.py", "launching.py"):
         shutil.copy(TREE / "tests/unit/pod" / name, harness)
+    shutil.copy(TREE / "tests/unit/awaiting.py", harness.parent)
     (directory / "pod").symlink_to("/usr/libexec/slurmckpt")
     inside = f"/home/alice/{directory.name}"
     script = (

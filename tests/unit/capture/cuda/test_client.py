@@ -154,11 +154,18 @@ def test_a_rank_dies_in_each_call(hardware: simulated.Hardware, start_rank: Star
     assert ranks[1].do("sha") == before
 
 
+def started_since(others: list[psutil.Process]) -> list[psutil.Process]:
+    """Living children of this process: other tests may have left some that end late."""
+    children = psutil.Process().children()
+    return [one for one in children if one not in others and one.status() != psutil.STATUS_ZOMBIE]
+
+
 def test_a_lock_that_succeeds_after_its_agent_has_died_is_undone(
     hardware: simulated.Hardware, start_rank: StartRank
 ) -> None:
     """Rank 0 cannot be locked before its peer comes; that one is locked, and comes as soon as it is released."""
     ranks, pids = pair(start_rank)
+    others = psutil.Process().children()
     ranks[0].do("launch 1 2 0 1")
 
     async def work() -> None:
@@ -171,7 +178,7 @@ def test_a_lock_that_succeeds_after_its_agent_has_died_is_undone(
                 return (hardware.directory / "lock.after").exists()
 
             await comes(is_locked)
-            (keeper,) = [one for one in psutil.Process().children() if one.pid not in pids]
+            (keeper,) = started_since(others)
             keeper.children()[0].kill()
             ranks[1].tell("launch 1 2 1 1")
             with pytest.raises(Lost):
@@ -193,7 +200,7 @@ def test_a_keeper_that_has_died_is_replaced_before_the_next_capture(
     async def work() -> None:
         async with client(hardware) as cuda:
             await cuda.devices()
-            (keeper,) = agents()
+            (keeper,) = started_since(others)
             keeper.kill()
 
             async def is_dead() -> bool:
@@ -201,13 +208,9 @@ def test_a_keeper_that_has_died_is_replaced_before_the_next_capture(
 
             await comes(is_dead)
             await cuda.lock(pids, 5.0)
-            (another,) = agents()
+            (another,) = started_since(others)
             assert another != keeper and len(another.children()) == 1
             await cuda.resume(pids, SECONDS)
-
-    def agents() -> list[psutil.Process]:
-        children = psutil.Process().children()
-        return [one for one in children if one not in others and one.status() != psutil.STATUS_ZOMBIE]
 
     run(work())
 
