@@ -16,6 +16,7 @@ PROGRAMS = {
     "r": "Rscript walk.R {steps} {seconds}",
     # It keeps a file for jstat mapped, which is always in the node's own /tmp.
     "java": "java -Xmx128m Grind.java {steps} {milliseconds}",
+    "make": "make -s -j3 -f jobs.mk steps={steps} pause={seconds}",
     "node": "node ticker.js {steps} {milliseconds}",
     "web": "python3 web.py {steps} {seconds}",
     "redis": "python3 redis_load.py {steps} {seconds}",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from slurmckpt.capture.inspect.inspection import Inspection, Limits, inspect
 from slurmckpt.capture.inspect.used import UsedFile, used_files
-from slurmckpt.capture.inspect.written import OpenFile, open_files
+from slurmckpt.capture.inspect.written import OpenFile, named_pipes, open_files
 from slurmckpt.capture.judgements import (
     anonymous,
     devices,
@@ -86,7 +86,7 @@ class PodScan:
     connection that does not. used_files: what is mapped, or open for reading. moments: those of the passing ones that
     CRIU would not stumble over. socket_directories: the user's own in which unix sockets are bound. nameless_shm:
     whether files in /dev/shm are open, or mapped, that have lost their name. has_timerfds: whether there are any. gpus:
-    those that have a device of NVIDIA's open or mapped, which must go before CRIU comes.
+    those that have a device of NVIDIA's open or mapped, which must go before CRIU comes. named_pipes: one entry a path.
     """
 
     processes: list[Process]
@@ -103,6 +103,7 @@ class PodScan:
     nameless_shm: bool = False
     has_timerfds: bool = False
     gpus: list[Process] = field(default_factory=list)
+    named_pipes: list[OpenFile] = field(default_factory=list)
     passing: list[str] = field(default_factory=list)
 
 
@@ -130,6 +131,7 @@ def scan(
         refusals=sentences(reasons, seen.limits.refusals),
         passing=sentences([*passing.judge(seen), *watches.unread(seen)], seen.limits.refusals),
         open_files=open_files(seen),
+        named_pipes=named_pipes(seen),
         addresses=seen.network.addresses(),
         external=list(dict.fromkeys(one.key for one in outside.from_outside(seen))),
         outside=[

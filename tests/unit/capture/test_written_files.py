@@ -52,6 +52,24 @@ ready()
     }
 
 
+def test_named_pipes_by_whichever_end(make_pod: Callable[..., Any], tmp_path: Path) -> None:
+    """One that has lost its name CRIU makes anew itself, for a moment."""
+    pod = make_pod(
+        f"""
+os.chdir({str(tmp_path)!r})
+for name in ("read", "both", "lost", "closed"):
+    os.mkfifo(name)
+keep = [os.open(name, os.O_RDONLY | os.O_NONBLOCK) for name in ("read", "both", "lost")]
+keep.append(os.open("both", os.O_WRONLY))
+os.unlink("lost")
+ready()
+"""
+    )
+    found = scan(pod.init, pod.leader)
+    assert sorted(Path(pipe.path).name for pipe in found.named_pipes) == ["both", "read"]
+    assert not found.open_files
+
+
 def test_a_file_that_has_lost_its_name_and_has_another(make_pod: Callable[..., Any], tmp_path: Path) -> None:
     """CRIU gives it a name for the time of the dump only. One without any name is kept as a whole."""
     pod = make_pod(

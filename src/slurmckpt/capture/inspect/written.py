@@ -1,8 +1,9 @@
-"""The files that a pod writes: what has to have the same size, at least, at a restore."""
+"""The files that a pod writes: what has to have the same size, at least, at a restore. And its named pipes."""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -41,6 +42,15 @@ def open_files(seen: Inspection) -> list[OpenFile]:
             found[one.device, one.inode, one.path] = replace(
                 first, writing=max(first.writing, one.writing), mapped=first.mapped or one.mapped
             )
+    return list(found.values())
+
+
+def named_pipes(seen: Inspection) -> list[OpenFile]:
+    """The named pipes (mkfifo) that are open, by which end ever: one entry a path."""
+    found: dict[str, OpenFile] = {}
+    for one in seen.descriptors.files:
+        if stat.S_ISFIFO(one.status.st_mode) and one.status.st_nlink and one.path.startswith("/"):
+            found.setdefault(one.path, _open_file(one.path, one.status, one.flags, one.holder, one.writing))
     return list(found.values())
 
 

@@ -145,6 +145,8 @@ class _Returning:
         file = self.file
         if file.policy == "carried":
             return None
+        if file.policy == "pipe":
+            return self._plan_pipe()
         status = self._look()
         if status is None or not stat.S_ISREG(status.st_mode):
             if file.policy != "save":
@@ -174,6 +176,27 @@ class _Returning:
             return None
         with self._errors("is longer than at the checkpoint and cannot be cut"), self._opened(os.O_WRONLY):
             return self._cut
+
+    def _plan_pipe(self) -> Change | None:
+        """Of a named pipe nothing but its name is needed; CRIU says what else is wrong with it."""
+        try:
+            if self._look() is None:
+                self._check_place(None)
+                return self._make_pipe
+        except Refused:
+            pass
+        return None
+
+    def _make_pipe(self) -> None:
+        with self._errors("cannot be made anew"):
+            self._make_directories()
+            os.mkfifo(self._below, 0o600, dir_fd=self.place.root)
+            self.place.made.append(self.file.path)
+            # With both ends nobody is waited for.
+            with self._opened(os.O_RDWR) as pipe:
+                with contextlib.suppress(OSError):
+                    os.fchown(pipe, -1, self.file.group)
+                os.fchmod(pipe, self.file.mode)
 
     def _look(self) -> os.stat_result | None:
         try:
@@ -237,9 +260,7 @@ class _Returning:
                 return
             if self._look() is None:
                 self.place.made.append(self.file.path)
-            for missing in reversed(self._missing_directories()):
-                os.mkdir(missing, 0o700, dir_fd=self.place.root)
-                self.place.parents.append(f"/{missing}")
+            self._make_directories()
             directory = os.path.dirname(self._below)
             name = os.path.join(directory, f".slurmckpt-{secrets.token_hex(8)}")
             target = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600, dir_fd=self.place.root)
@@ -255,6 +276,11 @@ class _Returning:
                 raise
             finally:
                 os.close(target)
+
+    def _make_directories(self) -> None:
+        for missing in reversed(self._missing_directories()):
+            os.mkdir(missing, 0o700, dir_fd=self.place.root)
+            self.place.parents.append(f"/{missing}")
 
     def _finish(self, target: int) -> None:
         if stat.S_IMODE(os.fstat(target).st_mode) != self.file.mode:

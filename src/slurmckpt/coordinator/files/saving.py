@@ -104,7 +104,7 @@ class Saver:
         if any(treatment == "save" for each in treated for treatment in each.values()):
             self._target = self._create(CONTENT)
         return [
-            await self._within(self._files.run(self._save_pod, pod.root, each))
+            await self._within(self._files.run(self._save_pod, pod, each))
             for pod, each in zip(pods, treated, strict=True)
         ]
 
@@ -133,8 +133,8 @@ class Saver:
         if self._stop.is_set():
             raise SlurmckptError("the checkpoint was given up")
 
-    def _save_pod(self, root: int, treated: dict[Found, Treatment]) -> PodFiles:
-        saved = PodFiles()
+    def _save_pod(self, pod: Pod, treated: dict[Found, Treatment]) -> PodFiles:
+        root, saved = pod.root, PodFiles()
         known = {file.path for file in treated}
         for file, treatment in treated.items():
             if treatment == "save" and not (self._rules.may_cut(file) and _is_closed(root, file.path)):
@@ -142,7 +142,16 @@ class Saver:
             else:
                 instead: Treatment = "truncate" if treatment == "save" else treatment
                 saved.open_files.append(self._measure(root, file, instead))
+        saved.open_files.extend(self._pipes(pod))
         return saved
+
+    def _pipes(self, pod: Pod) -> Iterator[OpenFile]:
+        """What is in them CRIU has; it needs them to be there."""
+        for pipe in filter(self._rules.concern, pod.scan.named_pipes):
+            with contextlib.suppress(OSError):
+                status = os.stat(pipe.path.lstrip("/"), dir_fd=pod.root, follow_symlinks=False)
+                if (status.st_dev, status.st_ino) == (pipe.device, pipe.inode):
+                    yield _record(pipe.path, status, "pipe")
 
     def _measure(self, root: int, file: Found, treatment: Treatment) -> OpenFile:
         """A file of which only the size, or that nobody writes it, has to be known."""

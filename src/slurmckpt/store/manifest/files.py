@@ -14,8 +14,8 @@ MANIFEST_NAME = "manifest.json"
 SIGNATURE_NAME = "manifest.sig"
 
 Stored = Literal["plain", "zstd"]
-FilePolicy = Literal["truncate", "keep", "save", "unchanged", "carried"]
-_FILE_POLICIES: tuple[FilePolicy, ...] = ("truncate", "keep", "save", "unchanged", "carried")
+FilePolicy = Literal["truncate", "keep", "save", "unchanged", "carried", "pipe"]
+_FILE_POLICIES: tuple[FilePolicy, ...] = ("truncate", "keep", "save", "unchanged", "carried", "pipe")
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class OpenFile:
-    """A regular file that a pod had open for writing, or that belongs to one. size in bytes; all as at the boundary.
+    """A file that a pod had open for writing, or that belongs to one, or a named pipe. All as at the boundary.
 
-    policy: what a restore does with it (coordinator/files/rules.py). inode: decimal; empty when unknown. modified: ns
-    since 1970. owner, group: ids. content: where its bytes begin in `files.data`, for the policy "save"; else None.
-    sample: a short hash of places in it, for "truncate"; empty when there is none.
+    size: in bytes. policy: what a restore does with it (coordinator/files/rules.py). inode: decimal; empty when
+    unknown. modified: ns since 1970. owner, group: ids. content: where its bytes begin in `files.data`, for the policy
+    "save"; else None. sample: a short hash of places in it, for "truncate"; empty when there is none.
     """
 
     path: str

@@ -33,6 +33,7 @@ class Job:
         self.files = files
         self.settings = Files()
         self.open: dict[Path, tuple[Writing, bool]] = {}
+        self.named_pipes: list[Path] = []
         self.saved = PodFiles()
         self.carried: list[CarriedDirectory] = []
         self.traces = Traces()
@@ -52,26 +53,18 @@ class Job:
         self.settings = replace(self.settings, rules=(*self.settings.rules, FileRule(str(path), "truncate")))
         return self.opens(path, Writing.APPENDED)
 
+    def pipes(self, path: Path) -> Path:
+        """A named pipe that is open."""
+        os.mkfifo(path)
+        path.chmod(0o620)
+        os.chown(path, *ME)
+        self.named_pipes.append(path)
+        return path
+
     def scan(self) -> PodScan:
-        found = []
-        for path, (writing, mapped) in self.open.items():
-            status = os.stat(path)
-            found.append(
-                OpenFile(
-                    str(path),
-                    status.st_size,
-                    status.st_mode,
-                    os.O_RDWR,
-                    os.getpid(),
-                    3,
-                    status.st_dev,
-                    status.st_ino,
-                    writing,
-                    mapped,
-                    status.st_mtime_ns,
-                )
-            )
-        return PodScan([], [], found, [], [], [], [])
+        found = [_found(path, writing, mapped) for path, (writing, mapped) in self.open.items()]
+        pipes = [_found(path, Writing.ANYWHERE, False) for path in self.named_pipes]
+        return PodScan([], [], found, [], [], [], [], named_pipes=pipes)
 
     def rules(self) -> Rules:
         return Rules(self.settings, ME[0], str(self.home), self.staging)
@@ -107,6 +100,23 @@ class Job:
             os.close(root)
             if source >= 0:
                 os.close(source)
+
+
+def _found(path: Path, writing: Writing, mapped: bool) -> OpenFile:
+    status = os.stat(path)
+    return OpenFile(
+        str(path),
+        status.st_size,
+        status.st_mode,
+        os.O_RDWR,
+        os.getpid(),
+        3,
+        status.st_dev,
+        status.st_ino,
+        writing,
+        mapped,
+        status.st_mtime_ns,
+    )
 
 
 def policies(saved: PodFiles) -> dict[str, str]:

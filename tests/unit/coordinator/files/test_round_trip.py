@@ -302,3 +302,37 @@ def test_a_real_clone(cloning: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     cloning.bring_back()
     assert path.read_bytes() == data
     assert os.listdir(cloning.home) == ["data"]
+
+
+def test_a_named_pipe_that_is_gone_is_made_anew(job: Job) -> None:
+    """As make's job server has one in /tmp. What is there is left as it is, and what cannot be made is not our word."""
+    pipes = [job.home / name for name in ("gone", "below/gone", "there", "in the way")]
+    pipes[1].parent.mkdir()
+    os.chown(pipes[1].parent, *ME)
+    for pipe in pipes:
+        job.pipes(pipe)
+    assert policies(job.save()) == dict.fromkeys(("gone", "there", "in the way"), "pipe")
+    there = pipes[2].stat()
+    shutil.rmtree(pipes[1].parent)
+    for pipe in (pipes[0], pipes[3]):
+        pipe.unlink()
+    pipes[3].write_text("mine")
+    job.bring_back()
+    for pipe in pipes[:2]:
+        status = pipe.stat()
+        assert stat.S_ISFIFO(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o620
+        assert (status.st_uid, status.st_gid) == ME
+    assert pipes[2].stat() == there
+    assert pipes[3].read_text() == "mine"
+    assert job.traces.files == [str(pipe) for pipe in pipes[:2]]
+    assert job.traces.parents == [str(pipes[1].parent)]
+
+
+def test_a_named_pipe_where_the_user_may_not_make_one_is_left_to_criu(job: Job) -> None:
+    (job.home / "closed").mkdir()
+    job.pipes(job.home / "closed/pipe")
+    job.save()
+    (job.home / "closed/pipe").unlink()
+    (job.home / "closed").chmod(0o555)
+    job.bring_back()
+    assert not (job.home / "closed/pipe").exists() and not job.traces.files
