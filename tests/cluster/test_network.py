@@ -396,3 +396,52 @@ wait
     assert job.wait_end(60) == "COMPLETED", job.output()
     assert not events(job)
     assert_nothing_left(cluster, before, after)
+
+
+def test_steps_of_a_job_find_each_other_where_they_began(cluster: Cluster, directory: Path) -> None:
+    """Back on its first node, a step whose connection to outside had an address of no node is where its script is."""
+    (directory / "serve.py").write_text(r"""
+import socket
+listener = socket.create_server((socket.gethostname(), 7051))
+print("serves", flush=True)
+one, _ = listener.accept()
+with one: one.sendall(b"found")
+""")
+    (directory / "ask.py").write_text(r"""
+import os, socket, sys, time
+def wait(name):
+    while not os.path.exists(name): time.sleep(0.05)
+print("waits", flush=True)
+wait("away")
+with socket.create_connection(("ctl", int(sys.argv[1])), 10) as outside:
+    print("connected from", outside.getsockname()[0], flush=True)
+    wait("back")
+with socket.create_connection((os.environ["MASTER_ADDR"], 7051), 10) as one:
+    print(one.recv(20).decode(), flush=True)
+""")
+    script = """
+export MASTER_ADDR=$(hostname)
+python3 serve.py &
+srun -n1 python3 ask.py 7396
+wait
+"""
+    with server(7396):
+        job = cluster.submit(script, "--checkpoint-interval=infinite", "--time=5", directory=directory)
+        job.wait_output("^waits$")
+        job.wait_output("^serves$")
+        job.checkpoint()
+        first = job.node()
+        move(job, first)
+        restored_from(job)
+        (directory / "away").touch()
+        job.wait_output(r"^connected from 169\.254\.77\.1$")
+        job.checkpoint()
+        second = job.node()
+        move(job, second)
+        restored_from(job)
+        assert job.node() == first
+        (directory / "back").touch()
+        job.wait_output("^found$")
+        assert job.wait_end(60) == "COMPLETED", job.output()
+    assert not events(job)
+    assert_nothing_left(cluster, first, second)

@@ -25,7 +25,7 @@ from slurmckpt.coordinator.streams import OutputHolder
 from slurmckpt.coordinator.task import Task
 from slurmckpt.errors import Refused, SlurmckptError
 from slurmckpt.store.identity import UserFiles
-from slurmckpt.store.manifest import OutputFile, StepImage, TaskImage
+from slurmckpt.store.manifest import Manifest, OutputFile, StepImage, TaskImage
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ async def restore(
         restorer.enter,
         pod,
         image.addresses,
-        image.node_addresses,
+        known_addresses(plan.manifest),
         restorer.pasta,
         image.hostname,
         restorer.network,
@@ -194,6 +194,15 @@ async def restore(
     for index, task in by_index.items():
         pod.tasks[index].keys = dict(task.keys)
     return network.notes
+
+
+def known_addresses(manifest: Manifest) -> list[str]:
+    """By what the pods of a job know each other, and what any of them is bound to.
+
+    Where one needs a network of its own, all do: a connection that one of them made out of the network that they had
+    shared has an address that no node has (way_out).
+    """
+    return [address for image in manifest.steps for address in (*image.node_addresses, *image.addresses)]
 
 
 def fill_shm(directory: Path, plan: Plan, pod: Pod) -> None:

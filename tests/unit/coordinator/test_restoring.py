@@ -6,6 +6,8 @@ import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,6 +16,7 @@ from slurmckpt.coordinator.restoring import mismatch
 from slurmckpt.coordinator.scriptfile import ScriptFile
 from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import Refused
+from slurmckpt.store.manifest import Manifest
 from tests.unit.coordinator.parts import channels, image, no_descriptor_is_lost, saved_task, task
 
 
@@ -49,6 +52,15 @@ def test_another_script(path: str, digest: str, same: bool) -> None:
 def test_an_image_in_which_the_path_of_the_script_cannot_be_changed(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"^the path of the batch script cannot be changed in the image: .*files\.img"):
         asyncio.run(restoring.move_script(tmp_path, "/a/script", "/b/script"))
+
+
+def test_where_one_pod_needs_a_network_of_its_own_all_know_it() -> None:
+    """A step was connected with the outside through its way out, and comes back to the node where the job began."""
+    script = replace(image(step="batch"), node_addresses=["10.0.0.1"])
+    connected = replace(image(), node_addresses=["10.0.0.1"])
+    connected.addresses.append("169.254.77.1")
+    manifest = cast(Manifest, SimpleNamespace(steps=[script, connected]))
+    assert set(restoring.known_addresses(manifest)) == {"10.0.0.1", "169.254.77.1"}
 
 
 def inherit(saved: dict[int, dict[str, str]], now: dict[int, list[int]]) -> dict[str, int]:
