@@ -51,7 +51,7 @@ def test_while_it_waits_it_starts_cold_and_is_told(cluster: Cluster, directory: 
     inside = f"/store/{place(cluster, job).parent.parent.name}/alice/{job.number}"
     assert said == (
         f"nothing of the job's earlier runs is in the store: {inside} was removed, is not shared by all nodes, or they "
-        "ran without checkpoints"
+        "never began, or ran without checkpoints"
     )
     (directory / "go").touch()
     assert job.wait_end() == "COMPLETED", job.output()

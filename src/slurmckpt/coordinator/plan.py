@@ -103,7 +103,7 @@ class Planner:
         if not self.found and self.unknown:
             return (
                 f"nothing of the job's earlier runs is in the store: {self._store.dir} was removed, is not shared by "
-                "all nodes, or they ran without checkpoints"
+                "all nodes, or they never began, or ran without checkpoints"
             )
         if not self.found:
             return "no checkpoint had been taken"

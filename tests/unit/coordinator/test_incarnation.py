@@ -121,7 +121,7 @@ def test_a_job_whose_earlier_runs_left_nothing_in_the_store_is_told(
     assert (begun.epoch, waited) == (4, [USER.pw_name])
     assert begun.cold_start == (
         f"nothing of the job's earlier runs is in the store: {begun.store.dir} was removed, is not shared by all "
-        "nodes, or they ran without checkpoints"
+        "nodes, or they never began, or ran without checkpoints"
     )
     assert site.begin(restarts=4).cold_start == "no checkpoint had been taken"
 
