@@ -15,7 +15,8 @@ from tests.cluster.test_cleanup import assert_clean
 
 # sandbox/lib/config.sh: store.lease_watch.
 WATCH_SECONDS = 2.0
-SLURM_ENDS_IT = re.compile(r"error: \*\*\* JOB \d+ ON n\d CANCELLED AT ")
+# The second: its slurmstepd goes on trying to tell the controller, and gives up (UnkillableStepTimeout).
+SLURM_ENDS_IT = re.compile(r"error: \*\*\* JOB \d+ (ON n\d CANCELLED|STEPD TERMINATED ON n\d) AT ")
 HOG = """import os, time
 kept = os.urandom(400 << 20)
 while not os.path.exists("stop"): time.sleep(0.1)
