@@ -96,6 +96,13 @@ def test_a_failed_job_that_is_requeued_goes_on_from_its_last_checkpoint(cluster:
     assert (directory / "runs").read_text() == "run\n"
 
 
+@pytest.fixture
+def pruned(cluster: Cluster) -> None:
+    """Nothing is left of other tests' jobs that prune would remove."""
+    cluster.run("slurmckpt", "prune", "--quiet", user="root", node="n1")
+
+
+@pytest.mark.usefixtures("pruned")
 def test_requeuehold_and_release(cluster: Cluster, directory: Path) -> None:
     """However long it is held, it goes on from where it was."""
     job = cluster.submit(CHAIN, INFINITE, directory=directory)
@@ -115,6 +122,7 @@ def test_requeuehold_and_release(cluster: Cluster, directory: Path) -> None:
 # --- what is left in the store
 
 
+@pytest.mark.usefixtures("pruned")
 def test_prune_removes_what_a_job_left_that_was_cancelled_while_it_waited(cluster: Cluster, directory: Path) -> None:
     """No node runs it any more, so nobody else does. As the user, and as root for everybody."""
     jobs = [cluster.submit(CHAIN, INFINITE, name=name, directory=directory) for name in ("one", "two")]
@@ -138,6 +146,7 @@ def test_prune_removes_what_a_job_left_that_was_cancelled_while_it_waited(cluste
     assert images(cluster, mine) == images(cluster, other) == []
 
 
+@pytest.mark.usefixtures("pruned")
 @pytest.mark.parametrize("known", [True, False], ids=["known", "forgotten"])
 def test_prune_removes_failed_jobs_images_after_some_days(cluster: Cluster, directory: Path, known: bool) -> None:
     """As root, with the rights of the owner, whose directory is closed to others."""
