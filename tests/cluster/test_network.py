@@ -440,6 +440,7 @@ wait
         move(job, second)
         restored_from(job)
         assert job.node() == first
+        job.checkpoint()
         (directory / "back").touch()
         job.wait_output("^found$")
         assert job.wait_end(60) == "COMPLETED", job.output()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmckpt.coordinator.network import foreign
+from slurmckpt.coordinator.network import foreign, reachable
 from tests.unit.coordinator.parts import proc_tree
 
 FIB_TRIE = """\
@@ -54,6 +54,15 @@ def test_other_addresses_are_in_their_order(proc: Path) -> None:
     # 10.0.0.0 and 10.0.0.255 stand in the table, but are not addresses of an interface.
     others = ["10.0.0.6", "2001:db8::8", "10.0.0.255", "10.0.0.0", "0.0.0.5"]
     assert foreign(["10.0.0.5", *others], proc) == others
+
+
+def test_an_address_that_two_devices_have(tmp_path: Path) -> None:
+    """As loopback and the way out of a pod that came back with a connection through an earlier way out."""
+    line = "              /32 host LOCAL\n"
+    assert line in FIB_TRIE
+    proc = proc_tree(tmp_path, {"net/fib_trie": FIB_TRIE.replace(line, line * 2)})
+    assert foreign(["10.0.0.5", "127.0.0.1", "10.0.0.6"], proc) == ["10.0.0.6"]
+    assert reachable(proc) == ["10.0.0.5"]
 
 
 def test_a_kernel_without_ipv6(tmp_path: Path) -> None:

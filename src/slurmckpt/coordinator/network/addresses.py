@@ -53,11 +53,13 @@ def _own_addresses(proc: Path) -> set[ipaddress.IPv4Address | ipaddress.IPv6Addr
     The LOCAL leaves of the routing trie in /proc/net/fib_trie, and /proc/net/if_inet6.
     """
     own: set[ipaddress.IPv4Address | ipaddress.IPv6Address] = set()
-    previous = ""
+    leaf = ""
     for line in (proc / "net/fib_trie").read_text(encoding="ascii").splitlines():
-        if line.strip() == "/32 host LOCAL":
-            own.add(ipaddress.IPv4Address(previous.split()[-1]))
-        previous = line
+        if line.lstrip().startswith("|-- "):
+            leaf = line.split()[-1]
+        elif line.strip() == "/32 host LOCAL":
+            # Once for each device that has it.
+            own.add(ipaddress.IPv4Address(leaf))
     own.update(address for address, _ in _ipv6_addresses(proc))
     return own
 
