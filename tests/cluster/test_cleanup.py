@@ -24,8 +24,8 @@ exit 0
 """
 
 
-def assert_clean(cluster: Cluster, *nodes: str) -> None:
-    """Nothing of a job is on these nodes, now or in a moment."""
+def assert_clean(cluster: Cluster, *nodes: str, seconds: float = 60.0) -> None:
+    """Nothing of a job is on these nodes, now or in a moment, which is `seconds` at most."""
     for node in nodes:
         left = ""
 
@@ -35,7 +35,7 @@ def assert_clean(cluster: Cluster, *nodes: str) -> None:
             return left == ""
 
         try:
-            wait_for("clean", clean)
+            wait_for("clean", clean, seconds)
         except AssertionError:
             raise AssertionError(f"left on {node}:\n{left}") from None
 
