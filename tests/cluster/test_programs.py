@@ -16,7 +16,9 @@ PROGRAMS = {
     "r": "Rscript walk.R {steps} {seconds}",
     # It keeps a file for jstat mapped, which is always in the node's own /tmp.
     "java": "java -Xmx128m Grind.java {steps} {milliseconds}",
-    "make": "make -s -j3 -f jobs.mk steps={steps} pause={seconds}",
+    # Its job server is a named pipe in a directory of the node. Not in /tmp itself: that of a make that was killed stays
+    # there, with a pid in its name that the next one has, too.
+    "make": "d=/tmp/make.$SLURM_JOB_ID; mkdir -p $d; TMPDIR=$d make -s -j3 -f jobs.mk steps={steps} pause={seconds}",
     "node": "node ticker.js {steps} {milliseconds}",
     "web": "python3 web.py {steps} {seconds}",
     "redis": "python3 redis_load.py {steps} {seconds}",
