@@ -7,6 +7,7 @@ or the user ends on purpose, and what could not get better by doing it again, is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from slurmckpt.coordinator.pod import Held, Pod
+from slurmckpt.coordinator.pod_init import PodError
 from slurmckpt.coordinator.recovery.in_place import InPlace, Lost
 from slurmckpt.coordinator.recovery.oom import OomKills
 from slurmckpt.coordinator.recovery.scene import Scene
@@ -152,6 +154,11 @@ class Crashes:
         newest = scene.checkpointer.newest
         if reason := await scene.unhealthy():
             raise Left(f"{what}: not recovered, as {reason}", aloud=False)
+        # Where Slurm signals each process by itself (proctrack/linuxproc), a rank is dead before its shim hears of it.
+        with contextlib.suppress(PodError):
+            await crash.pod.sync()
+        if asked_for(crash.status, crash.pod.delivered.get(crash.index, set())):
+            return
         if newest is None:
             # Then the job ends to the letter as it would without us.
             raise Left(f"{what}: not recovered, as no checkpoint had been taken", aloud=False)

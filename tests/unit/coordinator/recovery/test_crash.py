@@ -147,6 +147,18 @@ def test_what_was_asked_for_passes_at_once(tmp_path: Path) -> None:
     assert (stage.in_place.made, stage.noted, stage.slurm.asked) == (0, [], 0)
 
 
+def test_what_was_asked_for_and_is_known_a_moment_later_passes(tmp_path: Path) -> None:
+    """Slurm may have signalled the rank before its shim, and the end is known before the signal."""
+    stage = Scenery(tmp_path)
+
+    async def sync() -> None:
+        stage.pod.delivered[0] = {TERM}
+
+    stage.pod.sync = sync  # type: ignore[method-assign]
+    assert stage.ends(TERM) == ["pass 0"]
+    assert (stage.in_place.made, stage.noted) == (0, [])
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
