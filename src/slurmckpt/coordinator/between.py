@@ -17,8 +17,7 @@ def connected(scans: Iterable[tuple[str, PodScan]]) -> str:
     """A sentence about the first TCP connection that leads from one of these pods into another, or an empty text.
 
     scans: the name of each step, and what a look at its pod has found. Their ranks would be told that the other end is
-    gone, and on another node each pod has a network of its own, in which they do not find each other again: a launcher
-    of MPI programs that is connected with the step that it has started ends with an error there.
+    gone: a launcher of MPI programs that is connected with the step that it has started ends with an error then.
     """
     ends: dict[tuple[str, str], tuple[str, str]] = {}
     for step, scan in scans:
