@@ -6,13 +6,15 @@ import ctypes
 import os
 import platform
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.unit.pod.harness import FakeCoordinator, build
+from tests.unit.pod.harness import UID, FakeCoordinator, build
+from tests.unit.pod.relaying import Stage
 
 _SYS_RT_SIGACTION = {"x86_64": 13, "aarch64": 134}
 
@@ -59,3 +61,26 @@ def scratch() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="slurmckpt-pod-") as name:
         Path(name).chmod(0o1777)
         yield Path(name)
+
+
+@pytest.fixture
+def stage(coordinator: FakeCoordinator) -> Iterator[Stage]:
+    made = Stage(coordinator)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=[UID, 0], ids=["own-pipe", "foreign-pipe"])
+def owner(request: pytest.FixtureRequest) -> int:
+    """slurmstepd's pipes are the user's; others cannot be opened a second time and are written to in another way."""
+    return int(request.param)
+
+
+@pytest.fixture
+def children() -> Iterator[list[subprocess.Popen[str]]]:
+    """Those that the test adds are killed after it."""
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for child in started:
+        child.kill()
+        child.communicate()

@@ -7,7 +7,6 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,15 +35,6 @@ for line in sys.stdin:
 """
 libc = ctypes.CDLL(None, use_errno=True)
 Child = subprocess.Popen[str]
-
-
-@pytest.fixture
-def children() -> Iterator[list[Child]]:
-    started: list[Child] = []
-    yield started
-    for child in started:
-        child.kill()
-        child.communicate()
 
 
 def start(children: list[Child], mode: int, nodes: int) -> Child:

@@ -16,7 +16,6 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ from hypothesis import strategies as st
 
 from slurmckpt.capture.waits import observe
 from tests.unit.awaiting import PATIENCE, wait_until
-from tests.unit.pod.harness import POD, UID, FakeCoordinator, payload_header, shell
+from tests.unit.pod.harness import POD, FakeCoordinator, payload_header, shell
 from tests.unit.pod.relaying import (
     ERR,
     F_GETPIPE_SZ,
@@ -44,19 +43,6 @@ def split(stream: bytes) -> tuple[bytes, bytes]:
     lines = stream.rfind(b"\n") + 1
     held = (len(stream) - lines) % LIMIT
     return stream[: len(stream) - held], stream[len(stream) - held :]
-
-
-@pytest.fixture
-def stage(coordinator: FakeCoordinator) -> Iterator[Stage]:
-    made = Stage(coordinator)
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=[UID, 0], ids=["own-pipe", "foreign-pipe"])
-def owner(request: pytest.FixtureRequest) -> int:
-    """slurmstepd's pipes are the user's; others cannot be opened a second time and are written to in another way."""
-    return int(request.param)
 
 
 def test_the_parts_alone() -> None:

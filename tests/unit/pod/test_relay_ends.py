@@ -7,12 +7,11 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 
 from tests.unit.awaiting import PATIENCE, wait_until
-from tests.unit.pod.harness import UID, FakeCoordinator, process_exists, shell
+from tests.unit.pod.harness import FakeCoordinator, process_exists, shell
 from tests.unit.pod.relaying import (
     ERR,
     F_SETPIPE_SZ,
@@ -23,19 +22,6 @@ from tests.unit.pod.relaying import (
 )
 
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture
-def stage(coordinator: FakeCoordinator) -> Iterator[Stage]:
-    made = Stage(coordinator)
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=[UID, 0], ids=["own-pipe", "foreign-pipe"])
-def owner(request: pytest.FixtureRequest) -> int:
-    """slurmstepd's pipes are the user's; others cannot be opened a second time and are written to in another way."""
-    return int(request.param)
 
 
 def test_standard_output_closed_early_ends_for_its_reader(stage: Stage) -> None:

@@ -8,14 +8,13 @@ import os
 import resource
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from slurmckpt.capture.drain import drain
 from tests.unit.awaiting import PATIENCE, wait_until
-from tests.unit.pod.harness import UID, FakeCoordinator, Shim, children, shell
+from tests.unit.pod.harness import FakeCoordinator, Shim, children, shell
 from tests.unit.pod.relaying import (
     ERR,
     OUT,
@@ -26,19 +25,6 @@ from tests.unit.pod.relaying import (
 )
 
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture
-def stage(coordinator: FakeCoordinator) -> Iterator[Stage]:
-    made = Stage(coordinator)
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=[UID, 0], ids=["own-pipe", "foreign-pipe"])
-def owner(request: pytest.FixtureRequest) -> int:
-    """slurmstepd's pipes are the user's; others cannot be opened a second time and are written to in another way."""
-    return int(request.param)
 
 
 def test_say_comes_between_lines(stage: Stage, owner: int) -> None:

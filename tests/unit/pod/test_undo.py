@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,15 +47,6 @@ for line in sys.stdin:
 """
 libc = ctypes.CDLL(None, use_errno=True)
 Child = subprocess.Popen[str]
-
-
-@pytest.fixture
-def children() -> Iterator[list[Child]]:
-    started: list[Child] = []
-    yield started
-    for child in started:
-        child.kill()
-        child.communicate()
 
 
 def start(children: list[Child], *arguments: str, beside: Child | None = None) -> tuple[Child, int]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.unit.spank.plugged import JOB, SHIM
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -77,3 +80,24 @@ def check(build: Path) -> Iterator[Checker]:
     assert checker.process.stdin
     checker.process.stdin.close()
     assert checker.process.wait(timeout=60) == 0  # also: the leak check
+
+
+@pytest.fixture
+def libexec(tmp_path: Path) -> Path:
+    """A shim that tells what it was started with."""
+    source = tmp_path / "shim.c"
+    source.write_text(SHIM)
+    for folder in (tmp_path, tmp_path.parent):
+        folder.chmod(0o755)
+    subprocess.run(["cc", "-static", "-o", str(tmp_path / "shim"), str(source)], check=True)
+    return tmp_path
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    (tmp_path / str(JOB)).mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(tmp_path / str(JOB) / "task.sock"))
+        listening.listen(16)
+        listening.settimeout(60)
+        yield listening

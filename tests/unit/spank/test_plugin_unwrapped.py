@@ -7,33 +7,11 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.unit.spank.plugged import GIVEN, JOB, NOBODY, SHIM, TASK, UNWRAPPED, argv, lines, needs_root, run, task_words
-
-
-@pytest.fixture
-def libexec(tmp_path: Path) -> Path:
-    """A shim that tells what it was started with."""
-    source = tmp_path / "shim.c"
-    source.write_text(SHIM)
-    for folder in (tmp_path, tmp_path.parent):
-        folder.chmod(0o755)
-    subprocess.run(["cc", "-static", "-o", str(tmp_path / "shim"), str(source)], check=True)
-    return tmp_path
-
-
-@pytest.fixture
-def listener(tmp_path: Path) -> Iterator[socket.socket]:
-    (tmp_path / str(JOB)).mkdir()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(str(tmp_path / str(JOB) / "task.sock"))
-        listening.listen(16)
-        listening.settimeout(60)
-        yield listening
+from tests.unit.spank.plugged import GIVEN, JOB, NOBODY, TASK, UNWRAPPED, argv, lines, needs_root, run, task_words
 
 
 def without_checkpoints(done: subprocess.CompletedProcess[str]) -> str:
