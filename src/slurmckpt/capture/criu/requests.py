@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from slurmckpt.capture import criu_rpc_pb2 as rpc
 from slurmckpt.capture import tcpimages
@@ -68,6 +69,22 @@ class RestoreHooks:
     names: Mapping[int, str] = field(default_factory=dict)
 
 
+def _options(images: Path, log: str, **more: Any) -> rpc.criu_opts:
+    """What a dump and its restore have in common, and more."""
+    return rpc.criu_opts(
+        images_dir_fd=-1,
+        images_dir=str(images),
+        log_file=log,
+        log_level=_LOG_LEVEL,
+        tcp_established=True,
+        network_lock=rpc.SKIP,
+        manage_cgroups=False,
+        file_locks=True,
+        notify_scripts=True,
+        **more,
+    )
+
+
 async def dump(
     installation: Installation, target: Target, leader: int, images: Path, limits: Limits, hooks: DumpHooks
 ) -> None:
@@ -77,21 +94,14 @@ async def dump(
     """
     request = rpc.criu_req(
         type=rpc.DUMP,
-        opts=rpc.criu_opts(
-            images_dir_fd=-1,
-            images_dir=str(images),
-            log_file=_DUMP_LOG,
-            log_level=_LOG_LEVEL,
+        opts=_options(
+            images,
+            _DUMP_LOG,
             pid=leader,
             leave_running=True,
-            tcp_established=True,
-            network_lock=rpc.SKIP,
-            manage_cgroups=False,
-            file_locks=True,
             link_remap=True,
             ghost_limit=limits.ghost_limit,
             timeout=limits.timeout,
-            notify_scripts=True,
         ),
     )
 
@@ -127,17 +137,7 @@ async def restore(installation: Installation, target: Target, images: Path, hook
     hooks.inherit maps CRIU keys (`pipe:[N]`, `file[M:I]`) to descriptors of this process. Raises CriuError or what a
     hook raised.
     """
-    opts = rpc.criu_opts(
-        images_dir_fd=-1,
-        images_dir=str(images),
-        log_file=_RESTORE_LOG,
-        log_level=_LOG_LEVEL,
-        tcp_established=True,
-        network_lock=rpc.SKIP,
-        manage_cgroups=False,
-        file_locks=True,
-        notify_scripts=True,
-    )
+    opts = _options(images, _RESTORE_LOG)
     # The image holds the IPC namespace as one that CRIU is not in; what it holds goes into that of pod init.
     opts.join_ns.add(ns="ipc", ns_file="1")
     for key, descriptor in hooks.inherit.items():
