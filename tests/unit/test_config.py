@@ -67,6 +67,7 @@ def test_each_shipped_key_counts(tmp_path: Path) -> None:
         "enabled": '"off"',
     }
     other |= {"capture": '"off"', "profile": '"sockets"'}
+    other |= {"max_read": '"1M"', "max_read_each": '"1M"'}
     other |= {"policy": '"keep"', "rules": '[{ path = "/a", policy = "keep" }]', "carry": '["$TMPDIR"]'}
     for section, keys in shipped.items():
         if section == "fingerprint":

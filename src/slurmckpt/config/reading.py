@@ -153,6 +153,8 @@ def _files(table: Table) -> Files:
         policy=table.word("policy", default.policy, POLICIES),
         rules=tuple(rules),
         max_save=table.size("max_save", default.max_save),
+        max_read=table.size("max_read", default.max_read),
+        max_read_each=table.size("max_read_each", default.max_read_each),
         carry=table.texts("carry", check_directory, ACCEPTED_DIRECTORIES),
         max_carry=table.size("max_carry", default.max_carry),
     )

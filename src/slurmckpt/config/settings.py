@@ -66,14 +66,17 @@ class Capture:
 
 @dataclass(frozen=True)
 class Files:
-    """What happens to the files that a job has open for writing. Limits in bytes.
+    """What happens to the files that a job has open. Limits in bytes.
 
-    rules: exceptions from `policy`; the first that fits counts. carry: directories that come along with the job.
+    policy: for those that are open for writing. rules: exceptions from it; the first that fits counts. max_read,
+    max_read_each: of files that are only read. carry: directories that come along with the job.
     """
 
     policy: Policy = "auto"
     rules: tuple[FileRule, ...] = ()
     max_save: int = _GIB
+    max_read: int = 256 << 20
+    max_read_each: int = 64 << 20
     carry: tuple[str, ...] = ()
     max_carry: int = _GIB
 

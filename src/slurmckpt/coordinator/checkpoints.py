@@ -16,7 +16,7 @@ from slurmckpt import __version__
 from slurmckpt.capture import criu
 from slurmckpt.coordinator import failures, group, node, schedule
 from slurmckpt.coordinator.choice import Ended, Skipped, Suspended, Unsettled
-from slurmckpt.coordinator.files.rules import Rules, home_of
+from slurmckpt.coordinator.files.rules import Rules, Surroundings, surroundings
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
 from slurmckpt.coordinator.skips import Skips, kind
@@ -75,7 +75,9 @@ class Checkpointer:
         self._skips = Skips(incarnation.spec.job.job_id, incarnation.journal, notices)
         self._under_way: asyncio.Task[Manifest] | None = None
         self._taken = 0
-        self._home: str | None = None
+        self._around: Surroundings | None = None
+        # Which files these are may change with each checkpoint.
+        self._has_told_left = False
 
     async def keep_time(self) -> None:
         """Take checkpoints by the timer, until cancelled."""
@@ -158,6 +160,9 @@ class Checkpointer:
             await self._say_once(
                 f"the batch script is not captured and will run again from its top: {captured.without_script}"
             )
+        if captured.left and not self._has_told_left:
+            self._has_told_left = True
+            await self._say_once(captured.left)
         try:
             began = time.monotonic()
             manifest = await self._publish(captured.directory, await self._manifest(seq, captured))
@@ -199,8 +204,8 @@ class Checkpointer:
     async def _capture(self, seq: int) -> group.Captured:
         """Again a little later while an srun or a step comes or goes: one that begins needs the lock in between."""
         incarnation = self._incarnation
-        if self._home is None:
-            self._home = await incarnation.files.run(home_of, incarnation.spec.job.uid)
+        if self._around is None:
+            self._around = await incarnation.files.run(surroundings, incarnation.spec.job.uid, incarnation.store.dir)
         clock = asyncio.get_running_loop().time
         given_up = clock() + _SETTLE_SECONDS
         while True:
@@ -229,7 +234,14 @@ class Checkpointer:
             shm=incarnation.shm,
             max_output=settings.capture.max_output,
             gate=settings.gate,
-            files=Rules(settings.files, incarnation.spec.job.uid, self._home or "", incarnation.staging),
+            files=Rules(
+                settings.files,
+                incarnation.spec.job.uid,
+                self._around.home if self._around is not None else "",
+                incarnation.staging,
+                self._around.shared if self._around is not None else (),
+                incarnation.journal.began,
+            ),
             gpus=incarnation.gpus,
         )
 

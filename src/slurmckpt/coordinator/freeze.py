@@ -39,7 +39,15 @@ from slurmckpt.coordinator.files.rules import Rules
 from slurmckpt.coordinator.files.saving import Saver
 from slurmckpt.coordinator.gpus import Gpus
 from slurmckpt.coordinator.linking import Linking
-from slurmckpt.coordinator.participant import Participant, check_owners, image, look, task_images, with_held
+from slurmckpt.coordinator.participant import (
+    Participant,
+    check_owners,
+    image,
+    look,
+    not_brought,
+    task_images,
+    with_held,
+)
 from slurmckpt.coordinator.quiesce import Quiesced
 from slurmckpt.coordinator.script import inputs as script_inputs
 from slurmckpt.coordinator.script import saved, stand_ins
@@ -72,7 +80,8 @@ class Tools:
 class Captured:
     """A cut in staging. steps, outputs and carried go into the manifest.
 
-    files: what the ranks have mapped, or open for reading, for the fingerprint. taken: seconds since 1970. script: when
+    files: what the ranks have mapped, or open for reading, and the checkpoint does not hold, for the fingerprint. left:
+    what a restore on another node will miss, in one line. taken: seconds since 1970. script: when
     it is part of it with its sruns; it may have ended by now. without_script: why the batch script, which runs, is not
     part of it. launches_started, steps_started: how many sruns and steps the script had begun at the boundary.
     """
@@ -87,6 +96,7 @@ class Captured:
     script: Script | None = None
     without_script: str = ""
     carried: list[CarriedDirectory] = field(default_factory=list)
+    left: str = ""
     launches_started: int = 0
     steps_started: int = 0
 
@@ -156,7 +166,7 @@ class Cut:
         return Captured(
             directory=self._directory,
             steps=[image(each, self._tools.installation.version, self._shm, self._saved) for each in self.participants],
-            files=[file for each in self.participants if each.scan for file in each.scan.used_files],
+            files=[file for each in self.participants for file in not_brought(each)],
             taken=self._boundary,
             launches_started=self._launches_started,
             freeze_seconds=thawed - self._frozen_at,
@@ -271,7 +281,8 @@ class Cut:
         """What the ranks write themselves. What is printed to its end is an output file, and saved later."""
         pods = [each.pod.init_pid for each in self.participants]
         scans = [each.scan for each in self.participants if each.scan is not None]
-        found = await self._saver.save(pods, scans, {holder.identity for _, holder in self.measured})
+        scripts = [each.step.script_file.path for each in self.participants]
+        found = await self._saver.save(pods, scans, {holder.identity for _, holder in self.measured}, scripts)
         for participant, files in zip(self.participants, found, strict=True):
             participant.files = files
 

@@ -68,7 +68,9 @@ async def capture(
         faults.at("capture.resumed")
         captured.outputs = await outputs.save(cut.measured, directory, files, tools.max_output)
         await saver.finish()
-        captured.carried = saver.carried
+        captured.carried, captured.left = saver.carried, saver.left
+        brought = tuple(f"{one.path}/" for one in saver.carried)
+        captured.files = [file for file in captured.files if not file.path.startswith(brought)]
         captured.capture_seconds = time.monotonic() - began
         captured.script = choice.script
         captured.without_script = choice.without_script

@@ -57,6 +57,11 @@ class Journal:
         return journal
 
     @property
+    def began(self) -> int:
+        """When the job's first incarnation that is known began, ns since 1970."""
+        return int(self._record.attempts[0].started * 1e9)
+
+    @property
     def follows_a_lost_one(self) -> bool:
         """Whether the incarnation before was on another node, and nobody saw its end there; or may have been.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slurmckpt.capture import procfs
+from slurmckpt.capture.inspect.used import UsedFile
 from slurmckpt.capture.preflight import PodScan, scan
 from slurmckpt.capture.processes import Process, pid_on_node
 from slurmckpt.coordinator import held
@@ -129,6 +130,12 @@ def with_held(task: TaskImage, step: Step) -> TaskImage:
     if memory is None:
         return task
     return replace(task, held={str(stream): text.hex() for stream, text in held.read(memory).items()})
+
+
+def not_brought(participant: Participant) -> list[UsedFile]:
+    """What its processes have mapped, or open for reading, but for what is saved with the checkpoint."""
+    saved = {file.path for file in participant.files.open_files if file.policy == "read"}
+    return [file for file in participant.scan.used_files if file.path not in saved] if participant.scan else []
 
 
 def image(participant: Participant, criu_version: str, shm: bool, script: Saved) -> StepImage:

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import psutil
 
-# Those that belong to one node; everything else may be shared (nfs, lustre, gpfs, beegfs, ceph, fuse.*, 9p, ...).
-_LOCAL = frozenset(
-    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs"}
-)
+from slurmckpt.capture.inspect.mounts import LOCAL_FILE_SYSTEMS
 
 
 def kind(path: Path) -> str:
@@ -27,7 +24,7 @@ def kind(path: Path) -> str:
 
 def is_local(name: str) -> bool:
     """Whether file systems of this type belong to one node."""
-    return name in _LOCAL
+    return name in LOCAL_FILE_SYSTEMS
 
 
 def existing(path: Path) -> Path:

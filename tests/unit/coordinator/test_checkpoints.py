@@ -32,6 +32,8 @@ from tests.unit.coordinator.parts import GID, UID, image
 
 
 class FakeJournal:
+    began = 1
+
     def __init__(self) -> None:
         self.events: list[str] = []
         self.committed: list[int] = []
@@ -77,7 +79,7 @@ class Stage:
                 installation=criu.Installation("/criu", "4.2.1", False), key=b"k" * 16, fingerprint={}, feature="f"
             ),
             files=Files(),
-            store=SimpleNamespace(next_seq=self._next),
+            store=SimpleNamespace(next_seq=self._next, dir=top),
             epoch=3,
             journal=self.journal,
             staging=top,
@@ -488,6 +490,21 @@ def test_a_script_that_is_not_captured_says_so_once(stage: Stage, monkeypatch: p
     assert stage.notices._waiting == [
         "the batch script is not captured and will run again from its top: process 101 uses io_uring"
     ]
+
+
+def test_what_another_node_will_miss_is_told_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it is something else each time."""
+    real, left = stage._capture, iter(["", "a restore will need a", "a restore will need b"])
+
+    async def capture(*args: Any) -> group.Captured:
+        captured = await real(*args)
+        captured.left = next(left)
+        return captured
+
+    monkeypatch.setattr(group, "capture", capture)
+    for seq in (1, 2, 3):
+        assert asyncio.run(stage.checkpointer.take()).seq == seq
+    assert stage.notices._waiting == ["a restore will need a"] == stage.journal.events
 
 
 class Controller:

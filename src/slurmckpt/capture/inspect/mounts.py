@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from slurmckpt.capture import procfs
@@ -34,6 +35,11 @@ KERNEL_FILE_SYSTEMS = frozenset(
         "sysfs",
         "tracefs",
     }
+)
+
+# Those that belong to one node; everything else may be shared (nfs, lustre, gpfs, beegfs, ceph, fuse.*, 9p, ...).
+LOCAL_FILE_SYSTEMS = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs"}
 )
 
 
@@ -77,6 +83,17 @@ def parse_mountinfo(text: bytes) -> dict[int, Mount]:
             found[int(words[0])] = Mount(kind, device, _unescaped(words[4]))
         except (ValueError, IndexError):
             continue
+    return found
+
+
+def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
+    """The mount that holds this path; None when none does."""
+    found = None
+    for mount in mounts:
+        inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
+        # A later mount covers an earlier one at the same place.
+        if inside and (found is None or len(mount.point) >= len(found.point)):
+            found = mount
     return found
 
 

@@ -147,6 +147,8 @@ class _Returning:
             return None
         if file.policy == "pipe":
             return self._plan_pipe()
+        if file.policy == "read":
+            return self._plan_read()
         status = self._look()
         if status is None or not stat.S_ISREG(status.st_mode):
             if file.policy != "save":
@@ -187,6 +189,17 @@ class _Returning:
             pass
         return None
 
+    def _plan_read(self) -> Change | None:
+        """Made anew where it is gone. What is there instead may be what its user wants now: it is never replaced."""
+        file, status = self.file, self._look()
+        if status is None:
+            self._check_place(None)
+            return self._replace
+        seen = str(status.st_ino), status.st_size, status.st_mtime_ns
+        if seen == (file.inode, file.size, file.modified) or self._has_content():
+            return None
+        raise Refused(f"{file.path}, {self._use} at the checkpoint, has other content now")
+
     def _make_pipe(self) -> None:
         with self._errors("cannot be made anew"):
             self._make_directories()
@@ -204,18 +217,18 @@ class _Returning:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise Refused(f"{self.file.path}, open for writing at the checkpoint: {error.strerror}") from error
+            raise Refused(f"{self.file.path}, {self._use} at the checkpoint: {error.strerror}") from error
 
     def _check_place(self, status: os.stat_result | None) -> None:
         """Whether the file can be made anew."""
         file = self.file
         if status is not None and not stat.S_ISLNK(status.st_mode):
-            raise Refused(f"{file.path}, open for writing at the checkpoint, is no regular file any more")
+            raise Refused(f"{file.path}, {self._use} at the checkpoint, is no regular file any more")
         if file.owner != self.place.uid:
-            raise Refused(f"{file.path}, open for writing at the checkpoint, is gone, and was another user's")
+            raise Refused(f"{file.path}, {self._use} at the checkpoint, is gone, and was another user's")
         directory = os.path.dirname([self._below, *self._missing_directories()][-1]) or "."
         if not os.access(directory, os.W_OK | os.X_OK, dir_fd=self.place.root, effective_ids=True):
-            raise Refused(f"{file.path}, open for writing at the checkpoint, is gone, and cannot be made anew there")
+            raise Refused(f"{file.path}, {self._use} at the checkpoint, is gone, and cannot be made anew there")
 
     def _missing_directories(self) -> list[str]:
         """Those above the file that are not there, from below: programs make them in the node's /tmp, as a JVM does."""
@@ -301,6 +314,18 @@ class _Returning:
                 )
         except OSError:
             return False
+
+    def _has_content(self) -> bool:
+        try:
+            with self._opened(os.O_RDONLY) as target:
+                regular = stat.S_ISREG(os.fstat(target).st_mode)
+                return regular and content.is_same(self.place.source, self._offset, self.file.size, target)
+        except OSError:
+            return False
+
+    @property
+    def _use(self) -> str:
+        return "open for reading" if self.file.policy == "read" else "open for writing"
 
     @property
     def _below(self) -> str:

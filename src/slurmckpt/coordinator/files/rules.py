@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from slurmckpt.capture.inspect.descriptors import Writing
+from slurmckpt.capture.inspect.mounts import Mount
 from slurmckpt.capture.preflight import OpenFile, PodScan
 from slurmckpt.capture.processes import Process
 from slurmckpt.config import Files
@@ -20,8 +23,9 @@ from slurmckpt.filerules import Policy
 from slurmckpt.units import format_bytes
 
 # Beside the policies of the settings. "unchanged": too large to be saved, but nobody has written it since the pod
-# began. "carried": it comes along with its directory. "pipe": a named pipe, made anew where it is gone.
-Treatment = Literal["truncate", "keep", "save", "unchanged", "carried", "pipe"]
+# began. "carried": it comes along with its directory. "pipe": a named pipe, made anew where it is gone. "read": a file
+# that is only read, the same (reading.py).
+Treatment = Literal["truncate", "keep", "save", "unchanged", "carried", "pipe", "read"]
 
 # A file that seems to grow only, and is smaller, is saved all the same: it may be a result that is written anew again
 # and again, as by open(path, "w"), or lie on the node itself.
@@ -30,32 +34,38 @@ _SMALL_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Rules:
-    """The site's settings, and the job's user with its home (empty: none). own: where files of ours lie."""
+    """The site's settings, and the job's user with its home (empty: none). own: where files of ours lie.
+
+    shared: devices of file systems that all nodes have. since: when the job began first, ns since 1970.
+    """
 
     settings: Files
     uid: int
     home: str
     own: Path
+    shared: Collection[int] = ()
+    since: int = sys.maxsize
 
     def of(self, file: OpenFile) -> Treatment:
         """What is done with this file, as far as it does not depend on others."""
-        policy = self._policy(file)
+        policy = self.policy(file.path)
         if policy != "auto":
             return policy
         return "truncate" if file.writing <= Writing.ONWARDS and file.size > _SMALL_BYTES else "save"
 
     def may_cut(self, file: OpenFile) -> bool:
         """Whether a file that does not fit may be cut back instead: nothing speaks for another place than its end."""
-        return self._policy(file) == "auto" and file.writing < Writing.ANYWHERE
+        return self.policy(file.path) == "auto" and file.writing < Writing.ANYWHERE
 
-    def _policy(self, file: OpenFile) -> Policy:
-        fitting = (rule.policy for rule in self.settings.rules if rule.fits(file.path, self.home))
+    def policy(self, path: str) -> Policy:
+        """What the site says of a file that is written."""
+        fitting = (rule.policy for rule in self.settings.rules if rule.fits(path, self.home))
         return next(fitting, self.settings.policy)
 
-    def concern(self, file: OpenFile) -> bool:
-        """Whether it is a file of the job's own, and not brought back in another way."""
+    def concern(self, path: str) -> bool:
+        """Whether it may be a file of the job's own, and is not brought back in another way."""
         # While CRIU's parasite is in a process, CRIU's own log is open there. /dev/shm is saved as a whole.
-        return not Path(file.path).is_relative_to(self.own) and not file.path.startswith("/dev/shm/")
+        return not Path(path).is_relative_to(self.own) and not path.startswith("/dev/shm/")
 
 
 @dataclass(frozen=True)
@@ -63,20 +73,35 @@ class Pod:
     """A pod as far as files go. root: descriptor of its root directory. since: when it began, ns since 1970.
 
     vague: devices whose files do not tell by their time of modification whether they were written through a mapping.
+    mounts: its own, in order.
     """
 
     scan: PodScan
     root: int
     since: int
     vague: Collection[int] = ()
+    mounts: Sequence[Mount] = ()
 
 
-def home_of(uid: int) -> str:
-    """The home of a user, links resolved; empty when it has none here. As the user."""
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a job's user is at home, links resolved (empty: nowhere here). shared: devices that all nodes have."""
+
+    home: str
+    shared: frozenset[int]
+
+
+def surroundings(uid: int, store: Path) -> Surroundings:
+    """Those of this user. store: in which all nodes find the checkpoints. As the user."""
     try:
-        return os.path.realpath(pwd.getpwuid(uid).pw_dir)
+        home = os.path.realpath(pwd.getpwuid(uid).pw_dir)
     except KeyError:
-        return ""
+        home = ""
+    shared = set()
+    for path in (str(store), home):
+        with contextlib.suppress(OSError):
+            shared.add(os.stat(path).st_dev)
+    return Surroundings(home, frozenset(shared))
 
 
 def began(init_pid: int) -> int:
@@ -97,7 +122,7 @@ def decide(
         {
             file: "carried" if file.path.startswith(tuple(f"{path}/" for path in carried)) else rules.of(file)
             for file in pod.scan.open_files
-            if rules.concern(file) and (file.device, file.inode) not in without
+            if rules.concern(file.path) and (file.device, file.inode) not in without
         }
         for pod in pods
     ]

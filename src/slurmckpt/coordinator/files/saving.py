@@ -11,16 +11,17 @@ import contextlib
 import os
 import stat
 import threading
-from collections.abc import Awaitable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from slurmckpt import faults
-from slurmckpt.capture.inspect.mounts import mounts_of
+from slurmckpt.capture.inspect.mounts import Mount, mounts_of
 from slurmckpt.capture.preflight import OpenFile as Found
 from slurmckpt.capture.preflight import PodScan
-from slurmckpt.coordinator.files import carrying, companions, content
+from slurmckpt.coordinator.files import carrying, companions, content, reading
+from slurmckpt.coordinator.files.records import opened, record
 from slurmckpt.coordinator.files.rules import Pod, Rules, Treatment, began, decide
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.store.identity import UserFiles, beat
@@ -53,8 +54,9 @@ async def foresee(init_pids: Sequence[int], scans: Sequence[PodScan], rules: Rul
     with contextlib.ExitStack() as stack:
         pods = await asyncio.to_thread(_pods, init_pids, scans, stack)
         named = await asyncio.to_thread(carrying.find, pods, rules)
+        read = await asyncio.to_thread(reading.find, pods, rules)
         directories = await files.run_to_end(carrying.choose, named, rules.home)
-        total = await files.run_to_end(carrying.measure, directories, rules.settings.max_carry)
+        total = read.bytes + await files.run_to_end(carrying.measure, directories, rules.settings.max_carry)
         for pod, each in zip(pods, decide(pods, rules, carried=[one.path for one in directories]), strict=True):
             saved = [file for file, treatment in each.items() if treatment == "save"]
             total += sum(file.size for file in saved)
@@ -65,7 +67,7 @@ async def foresee(init_pids: Sequence[int], scans: Sequence[PodScan], rules: Rul
 class Saver:
     """Saves the files of one cut below `directory`, in staging. To be used once, and closed.
 
-    carried: the directories that come along, after save().
+    carried: the directories that come along, after save(). left: what a restore on another node will miss, in one line.
     """
 
     def __init__(self, rules: Rules, directory: Path, files: UserFiles) -> None:
@@ -82,35 +84,55 @@ class Saver:
         self._places: dict[tuple[int, int], int] = {}
         # source, place in the target, size, path
         self._clones: list[tuple[int, int, int, str]] = []
+        self._reader = reading.Reader(self._reserve, self._places)
+        self._stack.callback(self._reader.close)
+
+    @property
+    def left(self) -> str:
+        return reading.describe(self._reader.left)
 
     async def save(
-        self, init_pids: Sequence[int], scans: Sequence[PodScan], without: Collection[tuple[int, int]]
+        self,
+        init_pids: Sequence[int],
+        scans: Sequence[PodScan],
+        without: Collection[tuple[int, int]],
+        scripts: Collection[str] = (),
     ) -> list[PodFiles]:
         """One for each pod. To be called while they stand still and nothing is under way to their files.
 
-        without: device and inode of files that are brought back in another way. Raises SlurmckptError or OSError.
+        without: device and inode of files that are brought back in another way; scripts: paths of such, that are read.
+        Raises SlurmckptError or OSError.
         """
         faults.at("capture.files")
         pods = await asyncio.to_thread(_pods, init_pids, scans, self._stack)
         named = await asyncio.to_thread(carrying.find, pods, self._rules)
         directories = await self._within(self._files.run(carrying.choose, named, self._rules.home))
-        treated = decide(pods, self._rules, without, [one.path for one in directories])
+        carried = [one.path for one in directories]
+        treated = decide(pods, self._rules, without, carried)
+        read = await asyncio.to_thread(reading.find, pods, self._rules, without, carried, scripts)
+        self._reader.left += read.left
         for number, each in enumerate(directories):
             archive = f"carried-{number}.tar"
             target = self._create(archive)
             limit = self._rules.settings.max_carry
             await self._within(self._files.run(carrying.save, each, target, limit, self._go_on))
             self.carried.append(CarriedDirectory(each.path, archive))
-        if any(treatment == "save" for each in treated for treatment in each.values()):
+        if any(read.wanted) or any(treatment == "save" for each in treated for treatment in each.values()):
             self._target = self._create(CONTENT)
-        return [
+        saved = [
             await self._within(self._files.run(self._save_pod, pod, each))
             for pod, each in zip(pods, treated, strict=True)
         ]
+        for pod, wanted, one in zip(pods, read.wanted, saved, strict=True):
+            await self._within(
+                self._files.run(self._reader.save, pod, wanted, self._target, one.open_files, self._go_on)
+            )
+        return saved
 
     async def finish(self) -> None:
         """Copy what was only cloned; the ranks run again. Raises SlurmckptError or OSError."""
         await self._files.run(self._copy_clones)
+        await self._files.run(self._reader.finish, self._target, self._go_on)
 
     async def close(self) -> None:
         """Let go of everything, in the user's thread: until then that may be using it."""
@@ -147,24 +169,24 @@ class Saver:
 
     def _pipes(self, pod: Pod) -> Iterator[OpenFile]:
         """What is in them CRIU has; it needs them to be there."""
-        for pipe in filter(self._rules.concern, pod.scan.named_pipes):
+        for pipe in (one for one in pod.scan.named_pipes if self._rules.concern(one.path)):
             with contextlib.suppress(OSError):
                 status = os.stat(pipe.path.lstrip("/"), dir_fd=pod.root, follow_symlinks=False)
                 if (status.st_dev, status.st_ino) == (pipe.device, pipe.inode):
-                    yield _record(pipe.path, status, "pipe")
+                    yield record(pipe.path, status, "pipe")
 
     def _measure(self, root: int, file: Found, treatment: Treatment) -> OpenFile:
         """A file of which only the size, or that nobody writes it, has to be known."""
         try:
             if treatment == "unchanged":
                 # What was written through a mapping counts as a modification from now on: its pages are clean again.
-                with _opened(root, file.path, os.O_RDONLY) as descriptor:
+                with opened(root, file.path, os.O_RDONLY) as descriptor:
                     os.fsync(descriptor)
             status = os.stat(file.path.lstrip("/"), dir_fd=root, follow_symlinks=False)
         except OSError as error:
             raise SlurmckptError(f"{file.path}, which the job writes, cannot be looked at: {error.strerror}") from error
         _check_is(status, file)
-        return _record(file.path, status, treatment, sample=self._sample(root, file, status.st_size, treatment))
+        return record(file.path, status, treatment, sample=self._sample(root, file, status.st_size, treatment))
 
     def _sample(self, root: int, file: Found, size: int, treatment: Treatment) -> str:
         """Of a file that is going to be cut back; empty where the user may write it, and not read it."""
@@ -172,14 +194,14 @@ class Saver:
             return ""
         self._samples += 1
         self._go_on()
-        with contextlib.suppress(OSError), _opened(root, file.path, os.O_RDONLY) as descriptor:
+        with contextlib.suppress(OSError), opened(root, file.path, os.O_RDONLY) as descriptor:
             return content.sample(descriptor, size)
         return ""
 
     def _save(self, root: int, path: str, file: Found | None, known: set[str], saved: PodFiles) -> OpenFile:
         """A file with its content, and what belongs to it. file: None when no process has it open."""
         try:
-            with _opened(root, path, os.O_RDONLY) as descriptor:
+            with opened(root, path, os.O_RDONLY) as descriptor:
                 before = os.fstat(descriptor)
                 if file is not None:
                     _check_is(before, file)
@@ -199,7 +221,7 @@ class Saver:
             if other not in known:
                 known.add(other)
                 self._save_companion(root, other, known, saved)
-        return _record(path, status, "save", place)
+        return record(path, status, "save", place)
 
     def _save_companion(self, root: int, path: str, known: set[str], saved: PodFiles) -> None:
         try:
@@ -212,12 +234,10 @@ class Saver:
 
     def _add(self, root: int, path: str, source: int, size: int) -> int:
         """Put the content at the end of the target, now or in finish(). Gives its place."""
-        place = self._end
         self._total += size
         if self._total > self._rules.settings.max_save:
             raise SlurmckptError(f"{path} and what else is written in place is more than may be saved (files.max_save)")
-        self._end += -(-size // _ALIGNMENT) * _ALIGNMENT
-        os.ftruncate(self._target, self._end)
+        place = self._reserve(size)
         if size >= _CLONE_BYTES and len(self._clones) < _MAX_CLONES:
             copied = content.clone(source, os.path.dirname(path).lstrip("/"), root)
             if copied is not None:
@@ -225,6 +245,12 @@ class Saver:
                 self._clones.append((copied, place, size, path))
                 return place
         content.copy(source, self._target, place, size, self._go_on)
+        return place
+
+    def _reserve(self, size: int) -> int:
+        place = self._end
+        self._end += -(-size // _ALIGNMENT) * _ALIGNMENT
+        os.ftruncate(self._target, self._end)
         return place
 
     def _copy_clones(self) -> None:
@@ -241,40 +267,31 @@ def _pods(init_pids: Sequence[int], scans: Sequence[PodScan], stack: contextlib.
     for pid, scan in zip(init_pids, scans, strict=True):
         root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, root)
-        pods.append(Pod(scan, root, began(pid), _vague(pid)))
+        mounts = list(mounts_of(pid).values())
+        pods.append(Pod(scan, root, began(pid), _vague(mounts), mounts))
     return pods
 
 
-def _vague(init_pid: int) -> frozenset[int]:
+def _vague(mounts: Iterable[Mount]) -> frozenset[int]:
     """Of the file systems in memory: shmem has no page_mkwrite() (mm/shmem.c), so writes to its pages leave no time."""
-    devices = {mount.device for mount in mounts_of(init_pid).values() if mount.kind == "tmpfs"}
+    devices = {mount.device for mount in mounts if mount.kind == "tmpfs"}
     return frozenset(os.makedev(*(int(number) for number in device.split(":"))) for device in devices)
 
 
 def _try_clones(root: int, paths: Sequence[str]) -> None:
     """Clone large files once before it counts: what has not reached the disk is then written while the ranks run."""
     for path in paths[:_MAX_CLONES]:
-        with contextlib.suppress(OSError), _opened(root, path, os.O_RDONLY) as descriptor:
+        with contextlib.suppress(OSError), opened(root, path, os.O_RDONLY) as descriptor:
             beat()
             copied = content.clone(descriptor, os.path.dirname(path).lstrip("/"), root)
             if copied is not None:
                 os.close(copied)
 
 
-@contextlib.contextmanager
-def _opened(root: int, path: str, flags: int) -> Iterator[int]:
-    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    descriptor = os.open(path.lstrip("/"), flags, dir_fd=root)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _is_closed(root: int, path: str) -> bool:
     """Whether the user may not read the file, though it writes it."""
     try:
-        with _opened(root, path, os.O_RDONLY):
+        with opened(root, path, os.O_RDONLY):
             return False
     except PermissionError:
         return True
@@ -285,20 +302,3 @@ def _is_closed(root: int, path: str) -> bool:
 def _check_is(status: os.stat_result, file: Found) -> None:
     if (status.st_dev, status.st_ino) != (file.device, file.inode):
         raise SlurmckptError(f"{file.path}, which the job writes, was replaced by another file of that name")
-
-
-def _record(
-    path: str, status: os.stat_result, treatment: Treatment, place: int | None = None, sample: str = ""
-) -> OpenFile:
-    return OpenFile(
-        path=path,
-        size=status.st_size,
-        mode=stat.S_IMODE(status.st_mode),
-        inode=str(status.st_ino),
-        policy=treatment,
-        modified=status.st_mtime_ns,
-        owner=status.st_uid,
-        group=status.st_gid,
-        content=place,
-        sample=sample,
-    )

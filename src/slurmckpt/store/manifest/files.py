@@ -14,8 +14,8 @@ MANIFEST_NAME = "manifest.json"
 SIGNATURE_NAME = "manifest.sig"
 
 Stored = Literal["plain", "zstd"]
-FilePolicy = Literal["truncate", "keep", "save", "unchanged", "carried", "pipe"]
-_FILE_POLICIES: tuple[FilePolicy, ...] = ("truncate", "keep", "save", "unchanged", "carried", "pipe")
+FilePolicy = Literal["truncate", "keep", "save", "unchanged", "carried", "pipe", "read"]
+_FILE_POLICIES: tuple[FilePolicy, ...] = ("truncate", "keep", "save", "unchanged", "carried", "pipe", "read")
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,13 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class OpenFile:
-    """A file that a pod had open for writing, or that belongs to one, or a named pipe. All as at the boundary.
+    """A file that a pod had open for writing, or that belongs to one, or a named pipe; or one that it reads. All as at
+    the boundary.
 
     size: in bytes. policy: what a restore does with it (coordinator/files/rules.py). inode: decimal; empty when
-    unknown. modified: ns since 1970. owner, group: ids. content: where its bytes begin in `files.data`, for the policy
-    "save"; else None. sample: a short hash of places in it, for "truncate"; empty when there is none.
+    unknown. modified: ns since 1970. owner, group: ids. content: where its bytes begin in `files.data`, for the
+    policies "save" and "read"; else None. sample: a short hash of places in it, for "truncate"; empty when there is
+    none.
     """
 
     path: str
@@ -118,8 +120,8 @@ def read_open(fields: Fields) -> OpenFile:
         content=fields.optional_whole("content", lowest=0),
         sample=fields.text("sample"),
     )
-    if (file.policy == "save") != (file.content is not None):
-        fields.fail("content", 'a place for the policy "save", and null for all others')
+    if (file.policy in ("save", "read")) != (file.content is not None):
+        fields.fail("content", 'a place for the policies "save" and "read", and null for all others')
     fields.done()
     return file
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from slurmckpt.capture.inspect.descriptors import Writing
+from slurmckpt.capture.inspect.descriptors import Writing, device_name
+from slurmckpt.capture.inspect.used import UsedFile
 from slurmckpt.capture.preflight import OpenFile, PodScan
 from slurmckpt.config import Files
 from slurmckpt.coordinator.files import putting_back, saving
@@ -34,9 +37,14 @@ class Job:
         self.settings = Files()
         self.open: dict[Path, tuple[Writing, bool]] = {}
         self.named_pipes: list[Path] = []
+        self.reads: list[UsedFile] = []
+        self.shared: set[int] = set()
+        self.since = sys.maxsize
+        self.left = ""
         self.saved = PodFiles()
         self.carried: list[CarriedDirectory] = []
         self.traces = Traces()
+        self.descriptors = contextlib.ExitStack()
 
     def write(self, name: str, data: bytes = TEN) -> Path:
         path = self.home / name
@@ -61,13 +69,21 @@ class Job:
         self.named_pipes.append(path)
         return path
 
+    def has_read(self, path: Path) -> Path:
+        """One that is open for reading: the descriptor lives as long as the test."""
+        descriptor = os.open(path, os.O_RDONLY)
+        self.descriptors.callback(os.close, descriptor)
+        status, link = os.fstat(descriptor), f"/proc/self/fd/{descriptor}"
+        self.reads.append(UsedFile(str(path), device_name(status), status.st_ino, "/proc/self/root", links=[link]))
+        return path
+
     def scan(self) -> PodScan:
         found = [_found(path, writing, mapped) for path, (writing, mapped) in self.open.items()]
         pipes = [_found(path, Writing.ANYWHERE, False) for path in self.named_pipes]
-        return PodScan([], [], found, [], [], [], [], named_pipes=pipes)
+        return PodScan([], [], found, [], [], [], [], named_pipes=pipes, used_files=self.reads)
 
     def rules(self) -> Rules:
-        return Rules(self.settings, ME[0], str(self.home), self.staging)
+        return Rules(self.settings, ME[0], str(self.home), self.staging, self.shared, self.since)
 
     def save(self, meanwhile: Callable[[], None] = lambda: None) -> PodFiles:
         async def scene() -> None:
@@ -76,7 +92,7 @@ class Job:
                 self.saved = (await saver.save([os.getpid()], [self.scan()], set()))[0]
                 meanwhile()
                 await saver.finish()
-                self.carried = saver.carried
+                self.carried, self.left = saver.carried, saver.left
             finally:
                 await saver.close()
 
