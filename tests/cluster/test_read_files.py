@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from tests.cluster.harness import Cluster, Job, events, move, restored_from, settings
+from tests.cluster.harness import Cluster, Job, events, move, restored_from
 
 ON_REQUEST = "--checkpoint-interval=infinite"
 COUNT = 150

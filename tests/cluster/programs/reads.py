@@ -35,6 +35,6 @@ def numbers(kind: str, path: str) -> Iterator[int]:
 
 
 kind, path, pause = sys.argv[1], sys.argv[2], float(sys.argv[3])
-for number, _ in zip(numbers(kind, path), range(COUNT)):
+for number, _ in zip(numbers(kind, path), range(COUNT), strict=False):
     print(f"{kind} {number}", flush=True)
     time.sleep(pause)
