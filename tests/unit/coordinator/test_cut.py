@@ -58,7 +58,7 @@ def meet(count: int, arriving: int, action_fails: bool = False, abort: str = "")
         await asyncio.sleep(0.01)
         if abort == "after":
             meeting.abort()
-        return list(await asyncio.wait_for(asyncio.gather(*arrivals, return_exceptions=True), 5)), runs
+        return list(await asyncio.wait_for(asyncio.gather(*arrivals, return_exceptions=True), 60)), runs
 
     return asyncio.run(scene())
 

@@ -269,7 +269,7 @@ def use(stage: Stage) -> tuple[list[str], list[str]]:
         await end_at_once(begun, plan, step, [task(one)])
         assert begun.plan is None and not plan.directory.exists()
         words = []
-        while (message := await asyncio.wait_for(shim.receive(), 5)) is not None:
+        while (message := await asyncio.wait_for(shim.receive(), 60)) is not None:
             words.append(" ".join([message.verb, *(value for _, value in message.pairs)]))
         shim.close()
         return words

@@ -24,7 +24,7 @@ from tests.unit.coordinator.parts import channels, hello, no_descriptor_is_lost,
 async def heard(channel: Channel) -> list[str]:
     """All messages until the end of the connection."""
     words = []
-    while (message := await asyncio.wait_for(channel.receive(), 5)) is not None:
+    while (message := await asyncio.wait_for(channel.receive(), 60)) is not None:
         words.append(" ".join([message.verb, *(value for _, value in message.pairs)]))
     return words
 

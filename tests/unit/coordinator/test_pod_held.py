@@ -151,7 +151,7 @@ def test_a_pod_init_that_does_not_answer(node: Node, monkeypatch: pytest.MonkeyP
         pod = await built(node)
         with pytest.raises(PodError, match="pod init of step 0 does not answer SYNC"):
             await pod.sync()
-        monkeypatch.setattr(pods, "_SYNC_SECONDS", 5)
+        monkeypatch.setattr(pods, "_SYNC_SECONDS", 60)
         await pod.sync()
         assert not pod.ended.is_set()
         await end(pod)

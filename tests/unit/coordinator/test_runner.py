@@ -202,7 +202,7 @@ class Stage:
 
 async def heard(channel: Channel) -> list[str]:
     words = []
-    while (message := await asyncio.wait_for(channel.receive(), 5)) is not None:
+    while (message := await asyncio.wait_for(channel.receive(), 60)) is not None:
         words.append(" ".join([message.verb, *(value for _, value in message.pairs)]))
     return words
 

@@ -158,4 +158,4 @@ def test_signals_wait_meanwhile(children: list[Child], tmp_path: Path) -> None:
     os.close(descriptor)
     assert f"{child.pid} {number} 0 1" in (tmp_path / "semaphore-undo").read_text().splitlines()
     assert libc.ptrace(PTRACE_DETACH, child.pid, None, None) == 0
-    assert child.wait(20) == -signal.SIGTERM
+    assert child.wait(60) == -signal.SIGTERM

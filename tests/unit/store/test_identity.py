@@ -23,7 +23,7 @@ def test_run_to_end_ends_after_its_function_also_when_cancelled() -> None:
     async def scene() -> None:
         with UserFiles.for_user(os.geteuid(), os.getegid(), os.getgroups()) as files:
             running = asyncio.create_task(files.run_to_end(work))
-            await asyncio.to_thread(started.wait, 10)
+            await asyncio.to_thread(started.wait, 60)
             running.cancel()
             done, _ = await asyncio.wait([running], timeout=0.1)
             assert not done and not ended.is_set()

@@ -45,7 +45,7 @@ class StandIn:
     async def heard(self) -> list[str]:
         """All it hears; the descriptors of LAUNCHED are closed, as if it had been killed."""
         words = []
-        while (message := await asyncio.wait_for(self.channel.receive(), 20)) is not None:
+        while (message := await asyncio.wait_for(self.channel.receive(), 60)) is not None:
             words.append(" ".join([message.verb, *(value for _, value in message.pairs)]))
             launched = bool(message.descriptors)
             message.close()
