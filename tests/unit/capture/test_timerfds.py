@@ -71,17 +71,20 @@ def test_what_is_left(tmp_path: Path, before: bytes, wanted: tuple[int, float]) 
     assert adjusted(tmp_path, before, passed=100) == pytest.approx(wanted, abs=1e-12)
 
 
+@pytest.mark.parametrize("now", [1_796_000_000 * SECOND, 1_796_000_000 * SECOND + SECOND * 7 // 8])
 @pytest.mark.parametrize("passed", [0, 3.25, 3600])
-def test_an_end_in_the_time_of_day_stays(tmp_path: Path, passed: float) -> None:
+def test_an_end_in_the_time_of_day_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: int, passed: float
+) -> None:
     """CRIU adds the whole seconds of the time of its restore."""
-    end = time.time() - passed + 100.5
+    monkeypatch.setattr(time, "time_ns", lambda: now)
     flags, left = adjusted(tmp_path, timer(time.CLOCK_REALTIME, ABSOLUTE | CANCEL, 100 * SECOND + SECOND // 2), passed)
     assert flags == ABSOLUTE | CANCEL
-    set_to = int(time.time()) + left
+    set_to = now // SECOND + left
     if passed < 100:
-        assert end - 0.2 < set_to < end + 1.2
+        assert set_to == now / SECOND - passed + 100.5
     else:
-        assert set_to < time.time() + 1.2
+        assert 0 <= set_to - now // SECOND < 1
 
 
 def test_it_is_done_once(tmp_path: Path) -> None:

@@ -30,9 +30,10 @@ def passed(stage: Stage, count: int = 1) -> Preemption:
     return preemption
 
 
-def test_a_preemption(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, tasks=2)
-    stage.slurm.change(preempt_time=time.time(), end_time=time.time() + 65)
+def test_a_preemption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, now = Stage(tmp_path, tasks=2), time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    stage.slurm.change(preempt_time=now, end_time=now + 65)
     assert passed(stage, 2).noticed
     # All but a reserve of the grace time: for so long the signals may wait.
     assert stage.pod.told == ["hold True 4000 60 s", "pass 0 signal 15", "pass 1 signal 15"]
