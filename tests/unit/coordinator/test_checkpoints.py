@@ -439,7 +439,7 @@ def test_what_is_just_starting_is_waited_for(stage: Stage, monkeypatch: pytest.M
 
 
 def test_what_does_not_settle_is_a_reason(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "_SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr(checkpoints, "_SETTLE_SECONDS", 2.0)
     stage.capture_error = Unsettled("an srun of the script is just starting")
     with pytest.raises(Skipped, match=r"^an srun of the script is just starting$"):
         asyncio.run(stage.checkpointer.take())

@@ -63,7 +63,8 @@ def settled(
         async def gone(self, why: str) -> None:
             events.append(f"gone {why}")
 
-    monkeypatch.setattr(jobs, "_DECISION_SECONDS", 0.05)
+    decides = slurm is not None and len(slurm.states) > 1
+    monkeypatch.setattr(jobs, "_DECISION_SECONDS", 60.0 if decides else 0.05)
     monkeypatch.setattr(jobs, "_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(lease, "check", check)
     monkeypatch.setattr(retention, "remove_all", remove_all)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
 import subprocess
@@ -43,7 +42,6 @@ class FakeSlurm:
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr(pointer, "PLACE", tmp_path / "place")
-    monkeypatch.setattr(neighbours, "_ANSWER_SECONDS", 0.2)
     (tmp_path / "staging" / "7").mkdir(parents=True)
     (tmp_path / "run" / "own").mkdir(parents=True)
     return Settings(paths=Paths(run=tmp_path / "run"), staging=Staging(path=tmp_path / "staging"))
@@ -78,11 +76,22 @@ def look(settings: Settings, answer: JobInfo | SlurmError, own: int = 8) -> list
     """One look at everything; which jobs Slurm was asked for."""
     slurm = FakeSlurm(answer)
 
-    async def scene() -> None:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(neighbours.look_after(settings, own, cast(SlurmPort, slurm)), 1)
+    sleep, looked = asyncio.sleep, asyncio.Event()
 
-    asyncio.run(scene())
+    async def sleeps(seconds: float) -> None:
+        assert seconds == neighbours._AGAIN_SECONDS
+        looked.set()
+        await sleep(seconds)
+
+    async def scene() -> None:
+        looking = asyncio.create_task(neighbours.look_after(settings, own, cast(SlurmPort, slurm)))
+        await asyncio.wait_for(looked.wait(), 60)
+        looking.cancel()
+        await asyncio.wait([looking])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio, "sleep", sleeps)
+        asyncio.run(scene())
     return slurm.asked
 
 
@@ -123,7 +132,10 @@ def test_one_that_says_nothing_of_itself(settings: Settings, left: Path, content
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_one_whose_coordinator_is_asked(settings: Settings, left: Path, answers: bool) -> None:
+def test_one_whose_coordinator_is_asked(
+    settings: Settings, left: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    monkeypatch.setattr(neighbours, "_ANSWER_SECONDS", 60.0 if answers else 0.2)
     program = f"""
 import socket, time
 listener = socket.socket(socket.AF_UNIX)

@@ -16,6 +16,7 @@ from slurmckpt.coordinator.network import NetworkError, namespace, way_out
 from slurmckpt.coordinator.network.addresses import only_local_resolvers, speaks_ipv6
 from slurmckpt.coordinator.network.namespace import Namespace
 from slurmckpt.coordinator.proc import start_time
+from tests.unit.awaiting import until
 from tests.unit.coordinator.parts import proc_tree
 
 UID, GID = 4242, 4343
@@ -167,7 +168,8 @@ def test_the_way_out_is_found_noted_and_ended(
             found = await way_out.attach("pasta", made, made.holder, note)
             assert found.lacks == lacks
             pid, started = (int(word) for word in note.read_text().split())
-            assert start_time(pid) == started and Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
+            assert start_time(pid) == started
+            await until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
             ended = os.pidfd_open(pid)
             found.end()
             found.end()

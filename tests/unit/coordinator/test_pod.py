@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,14 +80,21 @@ def test_a_missing_pod_init(node: Node) -> None:
 
 def test_a_pod_init_that_says_nothing_is_killed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_init, "_BUILD_SECONDS", 0.5)
-    pid_file = node.top / "pid"
-    node.pod_init(f"open({str(pid_file)!r}, 'w').write(str(os.getpid()))\nimport time; time.sleep(60)")
+    node.pod_init("import time; time.sleep(60)")
+    start = pod_init.start
+    started: list[Any] = []
+
+    async def noted(*args: Any) -> Any:
+        started.append(await start(*args))
+        return started[-1]
+
+    monkeypatch.setattr(pod_init, "start", noted)
 
     async def scene() -> None:
         with pytest.raises(PodError, match="the pod of step 0 cannot be built: no answer"):
             await built(node)
-        pid = pid_file.read_text()
-        await until(lambda: not Path(f"/proc/{pid}").exists())
+        (process,) = started
+        await until(lambda: not Path(f"/proc/{process.pid}").exists())
 
     play(scene)
 
@@ -229,7 +237,7 @@ def test_each_who_waits_gets_an_answer_of_his_own(node: Node, monkeypatch: pytes
         pod = await built(node)
         with pytest.raises(PodError):
             await pod.sync()
-        monkeypatch.setattr(pods, "_SYNC_SECONDS", 10)
+        monkeypatch.setattr(pods, "_SYNC_SECONDS", 60)
         # The fourth SYNC brings the answer to the first, too, which must not count for another one.
         await asyncio.gather(*(pod.sync() for _ in range(3)))
         assert not any(pod._answers.values())

@@ -16,6 +16,7 @@ import slurmckpt
 from slurmckpt.config import Paths, Settings, Staging
 from slurmckpt.coordinator import pointer, remains
 from slurmckpt.coordinator.remains import Incarnation, kill_noted
+from tests.unit.awaiting import wait_until
 from tests.unit.coordinator.parts import note
 
 
@@ -104,7 +105,7 @@ def test_one_at_a_time(settings: Settings, job: Path, monkeypatch: pytest.Monkey
 
 
 HOOK = """
-import sys, time
+import sys
 from pathlib import Path
 from slurmckpt.config import Paths, Settings, Staging
 from slurmckpt.coordinator.remains import Incarnation
@@ -112,15 +113,15 @@ run, staging = map(Path, sys.argv[1:3])
 incarnation = Incarnation(Settings(paths=Paths(run=run), staging=Staging(path=staging)), 7)
 incarnation.stand_by()
 print("stands by", flush=True)
-time.sleep(float(sys.argv[3]))
+sys.stdin.read()
 """
 
 
-def hook(settings: Settings, seconds: float) -> subprocess.Popen[bytes]:
-    """An epilog that does nothing for a while, in a process group of its own as under timeout(1)."""
-    command = [sys.executable, "-c", HOOK, str(settings.paths.run), str(settings.staging.path), str(seconds)]
+def hook(settings: Settings) -> subprocess.Popen[bytes]:
+    """An epilog that does nothing until its stdin ends, in a process group of its own as under timeout(1)."""
+    command = [sys.executable, "-c", HOOK, str(settings.paths.run), str(settings.staging.path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(slurmckpt.__file__).parents[1])}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, env=environment)
+    process = subprocess.Popen(command, stdin=-1, stdout=-1, start_new_session=True, env=environment)
     assert process.stdout is not None and process.stdout.readline() == b"stands by\n"
     return process
 
@@ -131,21 +132,20 @@ def test_an_epilog_that_is_killed(
     """Whoever stands by outlives its process group, and does what it did not come to do."""
     coordinator = sleeper()
     note(job / "coordinator.pid", coordinator.pid)
-    with hook(settings, 60) as process:
+    with hook(settings) as process:
         assert coordinator.poll() is None
         os.killpg(process.pid, signal.SIGTERM)
         assert coordinator.wait(60) == -signal.SIGKILL
-        deadline = time.monotonic() + 60
-        while job.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not job.exists() and not (settings.staging.path / "7").exists()
+        wait_until(lambda: not job.exists() and not (settings.staging.path / "7").exists(), "all is removed")
 
 
 def test_an_epilog_that_has_done_its_work(settings: Settings, job: Path) -> None:
     """Then who stands by goes, and touches nothing of the next incarnation."""
-    with hook(settings, 0.5) as process:
+    with hook(settings) as process:
         job.rename(job.with_name("old"))
         job.mkdir()
+        assert process.stdin is not None
+        process.stdin.close()
         # The end of the pipe: nobody holds it any more.
         assert process.stdout is not None and process.stdout.read() == b""
         assert process.wait() == 0

@@ -46,12 +46,12 @@ def test_what_takes_long_and_gets_on_is_not_given_up() -> None:
     pause = threading.Event()
 
     def copy() -> str:
-        for _ in range(10):
-            pause.wait(0.1)
+        for _ in range(12):
+            pause.wait(0.2)
             beat()
         return "done"
 
-    with files_with(0.5) as files:
+    with files_with(2) as files:
         assert asyncio.run(files.run(copy)) == "done"
 
 
@@ -59,9 +59,9 @@ def test_what_waits_for_its_turn_is_not_given_up() -> None:
     pause = threading.Event()
 
     async def several(files: UserFiles) -> list[bool]:
-        return await asyncio.gather(*(files.run(pause.wait, 0.2) for _ in range(5)))
+        return await asyncio.gather(*(files.run(pause.wait, 0.5) for _ in range(5)))
 
-    with files_with(0.5) as files:
+    with files_with(2) as files:
         assert asyncio.run(several(files)) == [False] * 5
 
 

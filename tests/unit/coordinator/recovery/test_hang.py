@@ -123,13 +123,14 @@ def test_the_second_hang_ends_the_job(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_job_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Scenery(tmp_path, monkeypatch)
-    end = time.monotonic() + 0.4
 
-    def works() -> bool:
+    def works() -> Progress:
         stage.cpu += 1
-        return time.monotonic() > end
+        return progress(stage.cpu)
 
-    stage.watch(works)
+    monkeypatch.setattr(stage.hangs, "_measure", works)
+    # Each hundredth of a second.
+    stage.watch(lambda: stage.cpu > 40)
     assert (stage.in_place.made, stage.noted) == (0, [])
 
 
