@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from slurmckpt.coordinator import gating, quiesce
 from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.pod_init import PodSettings
-from tests.unit.awaiting import wait_until
+from tests.unit.awaiting import PATIENCE, until, wait_until
 from tests.unit.gate.core import Core, Process
 
 SETTINGS = Gate(patience=1.0, attempts=2)
@@ -118,14 +119,29 @@ def test_ranks_that_went_on_before_the_freeze_are_noticed(tmp_path: Path, core: 
         asyncio.run(scene())
 
 
-@pytest.mark.parametrize("seconds", [0.3, 1.3])
-def test_who_is_cancelled_leaves_no_gate_closed(tmp_path: Path, core: Core, seconds: float) -> None:
-    """Pod 1 stands at its boundary long before that: nobody may go on to hold it there. Also in the second attempt."""
+def standing() -> list[str]:
+    """The threads that give signs of life of pods at their boundary."""
+    return [thread.name for thread in threading.enumerate() if thread.name == "gate"]
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_who_is_cancelled_leaves_no_gate_closed(
+    tmp_path: Path, core: Core, monkeypatch: pytest.MonkeyPatch, attempt: int
+) -> None:
+    """Pod 1 stands at its boundary by then: nobody may go on to hold it there."""
     path = gating.path_of(tmp_path, "0")
     for step in ("0", "1"):
         Region.create(gating.path_of(tmp_path, step), -1, -1).close()
     workers = [Worker(core, path, 0, 5), Worker(core, path, 1, 0)]
     wait_until(lambda: counts(path) == [5, 0], "rank 0 is ahead")
+    begun: list[float] = []
+
+    async def patient(regions: Any, patience: float) -> Any:
+        begun.append(patience)
+        return await real(regions, 0.2 if len(begun) < attempt else PATIENCE)
+
+    real = quiesce._attempt
+    monkeypatch.setattr(quiesce, "_attempt", patient)
 
     async def scene() -> None:
         async with quiesce.quiesce([pod(tmp_path, "0"), pod(tmp_path, "1")], tmp_path, SETTINGS):
@@ -133,7 +149,7 @@ def test_who_is_cancelled_leaves_no_gate_closed(tmp_path: Path, core: Core, seco
 
     async def cancelled() -> None:
         task = asyncio.create_task(scene())
-        await asyncio.sleep(seconds)
+        await until(lambda: len(begun) == attempt and standing())
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
@@ -142,7 +158,7 @@ def test_who_is_cancelled_leaves_no_gate_closed(tmp_path: Path, core: Core, seco
     for step in ("0", "1"):
         with Region.open(gating.path_of(tmp_path, step)) as region:
             assert not region.header().closed
-    assert [thread.name for thread in threading.enumerate() if thread.name == "gate"] == []
+    assert standing() == []
     for worker in workers:
         worker.thread.join()
 
