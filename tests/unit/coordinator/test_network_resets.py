@@ -16,7 +16,8 @@ from slurmckpt.capture.inspect.sockets import Address, Endpoint
 from slurmckpt.capture.inspect.tcpdiag import Diagnosed
 from slurmckpt.coordinator.network import resets
 
-# A server and connections to it, each with something to read. Commands on stdin: what reading number N gives now.
+# A server and connections to it, each with something to read. Commands on stdin: what reading number N gives, until
+# somebody has ended or reset it, or, with `quiet`, nothing comes for a moment.
 PROGRAM = r"""
 import socket, subprocess, sys
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
@@ -28,7 +29,6 @@ for number in range(3):
     other, _ = server.accept()
     other.sendall(b"unread")
     while len(one.recv(6, socket.MSG_PEEK)) < 6: pass
-    one.settimeout(0.2); other.settimeout(0.2)
     ends.append((one, other))
 ours = [one.getsockname()[:2] for one, _ in ends]
 def shown(one):
@@ -37,11 +37,13 @@ def shown(one):
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 print(*(f"{shown(one)} {shown(other)}" for one, other in ends), sep="\n", flush=True)
 for line in sys.stdin:
-    which, number = line.split()
+    which, number, *quiet = line.split()
     found = []
+    for one in ends[int(number)]:
+        if one.fileno() >= 0: one.settimeout(0.2 if quiet else 60)
     try:
         if which == "new":
-            socket.create_connection((address, 7000), 1).close(); found.append("accepted")
+            socket.create_connection((address, 7000), 60).close(); found.append("accepted")
             one = ends[int(number)][0]
             while piece := one.recv(100): found.append(piece.decode())
             found.append("end")
@@ -78,10 +80,10 @@ class Pod:
         with open(f"/proc/{self._process.pid}/task/{self._process.pid}/children", encoding="ascii") as children:
             self.init = int(children.read())
 
-    def ask(self, which: str, number: int = 0) -> str:
+    def ask(self, which: str, number: int = 0, quiet: bool = False) -> str:
         """What the program gets when it reads this end."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(f"{which} {number}\n")
+        self._process.stdin.write(f"{which} {number}{' quiet' if quiet else ''}\n")
         self._process.stdin.flush()
         return self._process.stdout.readline().strip()
 
@@ -113,8 +115,8 @@ def test_only_what_is_named_is_reset(pod: Pod) -> None:
     assert resets.reset(pod.init, [pair(pod, 1)]) == 1
     assert pod.ask("ours", 1) == "unread ConnectionAbortedError"
     assert pod.ask("theirs", 1) == "ConnectionResetError"
-    assert pod.ask("ours", 0) == "unread TimeoutError"
-    assert pod.ask("theirs", 2) == "TimeoutError"
+    assert pod.ask("ours", 0, quiet=True) == "unread TimeoutError"
+    assert pod.ask("theirs", 2, quiet=True) == "TimeoutError"
 
 
 def test_the_listening_socket_survives_when_the_connection_is_gone(pod: Pod) -> None:
@@ -122,7 +124,7 @@ def test_the_listening_socket_survives_when_the_connection_is_gone(pod: Pod) -> 
     local, remote = pair(pod, 1)
     assert resets.reset(pod.init, [(remote, local)]) == 1
     assert resets.reset(pod.init, [(remote, local), (remote, "192.0.2.1:1")]) == 0
-    assert pod.ask("new", 1).startswith("accepted")
+    assert pod.ask("new", 1, quiet=True).startswith("accepted")
 
 
 def test_a_connection_that_ends_between_look_and_reset(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +139,7 @@ def test_a_connection_that_ends_between_look_and_reset(pod: Pod, monkeypatch: py
 
     monkeypatch.setattr(resets, "_connections", twice)
     assert resets.reset(pod.init, [(remote, local)]) == 1
-    assert pod.ask("new", 2).startswith("accepted")
+    assert pod.ask("new", 2, quiet=True).startswith("accepted")
 
 
 def test_a_kernel_that_cannot_destroy(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,14 +152,14 @@ def test_a_kernel_that_cannot_destroy(pod: Pod, monkeypatch: pytest.MonkeyPatch)
     assert resets.reset(pod.init, [pair(pod, 1)]) == 1
     assert pod.ask("ours", 1) == "ConnectionResetError"
     assert pod.ask("theirs", 1) == "ConnectionResetError"
-    assert pod.ask("ours", 2) == "unread TimeoutError"
+    assert pod.ask("ours", 2, quiet=True) == "unread TimeoutError"
 
 
 def test_what_the_kernel_keeps_of_a_closed_connection_is_removed(pod: Pod) -> None:
     """Otherwise its port could not be bound again for a minute."""
     for number in (0, 1):
-        assert pod.ask("ours", number).startswith("unread")
-        assert pod.ask("theirs", number) == "TimeoutError"
+        assert pod.ask("ours", number, quiet=True).startswith("unread")
+        assert pod.ask("theirs", number, quiet=True) == "TimeoutError"
         assert pod.ask("close", number) == "closed"
         assert pod.ask("bind", number) == "OSError"
     local, remote = pair(pod, 0)
@@ -165,7 +167,7 @@ def test_what_the_kernel_keeps_of_a_closed_connection_is_removed(pod: Pod) -> No
     assert pod.ask("bind", 0) == "bound"
     # Only what was named.
     assert pod.ask("bind", 1) == "OSError"
-    assert pod.ask("ours", 2) == "unread TimeoutError"
+    assert pod.ask("ours", 2, quiet=True) == "unread TimeoutError"
     assert resets.remove(pod.init, [(local, remote)]) == 0
 
 
@@ -174,8 +176,8 @@ def test_a_kernel_that_keeps_it(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> No
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
     monkeypatch.setattr(resets, "_destroy", refused)
-    assert pod.ask("ours", 0).startswith("unread")
-    assert pod.ask("theirs", 0) == "TimeoutError"
+    assert pod.ask("ours", 0, quiet=True).startswith("unread")
+    assert pod.ask("theirs", 0, quiet=True) == "TimeoutError"
     assert pod.ask("close", 0) == "closed"
     assert resets.remove(pod.init, [pair(pod, 0)]) == 1
 
