@@ -9,11 +9,12 @@ import platform
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.awaiting import wait_until
+from tests.unit.awaiting import PATIENCE, wait_until
 from tests.unit.pod.harness import POD, FakeCoordinator, Pod, children, process_exists, shell, status_field
 
 pytestmark = pytest.mark.root
@@ -40,7 +41,7 @@ class Guarded:
         )
         theirs.close()
         os.close(beat)
-        self.channel.settimeout(10)
+        self.channel.settimeout(PATIENCE)
         assert self.channel.recv(10) == b"up"
         (self.program,) = children(self.process.pid)
 
@@ -82,7 +83,7 @@ def test_a_program_whose_coordinator_is_well_is_left_alone(pod: Pod, guarded: li
     guarded.append(one)
     os.write(one.heart, b".")
     one.channel.send(b"go on")
-    assert one.process.wait(10) == 9
+    assert one.process.wait(PATIENCE) == 9
 
 
 def test_the_coordinators_end_ends_the_connection(pod: Pod, guarded: list[Guarded]) -> None:
@@ -90,7 +91,7 @@ def test_the_coordinators_end_ends_the_connection(pod: Pod, guarded: list[Guarde
     one = Guarded(pod, WAITS)
     guarded.append(one)
     one.die()
-    assert one.process.wait(10) == 9
+    assert one.process.wait(PATIENCE) == 9
 
 
 def test_a_stopped_program_goes_on_to_undo(pod: Pod, guarded: list[Guarded]) -> None:
@@ -99,25 +100,25 @@ def test_a_stopped_program_goes_on_to_undo(pod: Pod, guarded: list[Guarded]) -> 
     os.kill(one.program, signal.SIGSTOP)
     wait_until(lambda: status_field(one.program, "State").startswith("T"), "it is stopped")
     one.process.terminate()
-    assert one.process.wait(10) == 9
+    assert one.process.wait(PATIENCE) == 9
 
 
 def test_a_program_that_does_not_heed_it_is_killed(pod: Pod, guarded: list[Guarded]) -> None:
     one = Guarded(pod, HANGS)
     guarded.append(one)
     one.process.terminate()
-    assert one.process.wait(10) == -signal.SIGKILL
+    assert one.process.wait(PATIENCE) == -signal.SIGKILL
     assert process_exists(pod.pid), "the pod has nothing that would have to be ended"
 
 
 @pytest.mark.slow
 def test_silence_ends_it(pod: Pod, guarded: list[Guarded]) -> None:
     """The coordinator lives but does nothing: stopped, or in a call that never returns."""
+    began = time.monotonic()
     one = Guarded(pod, WAITS)
     guarded.append(one)
-    with pytest.raises(subprocess.TimeoutExpired):
-        one.process.wait(15)
-    assert one.process.wait(20) == 9
+    assert one.process.wait(PATIENCE) == 9
+    assert time.monotonic() - began >= 20
 
 
 def pidfd_getfd(pid: int, number: int) -> int:
@@ -155,7 +156,7 @@ os.dup2(s.fileno(), 90); time.sleep(1000)'"""
         one = Guarded(pod, HANGS)
         guarded.append(one)
         os.kill(one.program, signal.SIGKILL)
-        assert one.process.communicate(timeout=60)[1] == (INSANE if repair else "")
+        assert one.process.communicate(timeout=PATIENCE)[1] == (INSANE if repair else "")
         if repair:
             wait_until(lambda: status_field(pod.pid, "State").startswith("Z"), "the pod ends")
         else:
@@ -168,10 +169,10 @@ def test_silence_ends_a_pod_that_is_being_restored(pod: Pod, guarded: list[Guard
     one = Guarded(pod, WAITS, "--restores")
     guarded.append(one)
     one.die()
-    assert one.process.wait(10) == 9
+    assert one.process.wait(PATIENCE) == 9
     assert not status_field(pod.pid, "State").startswith("Z")
     guarded.append(Guarded(pod, WAITS, "--restores"))
-    assert guarded[1].process.wait(30) == -signal.SIGKILL
+    assert guarded[1].process.wait(PATIENCE) == -signal.SIGKILL
     wait_until(lambda: status_field(pod.pid, "State").startswith("Z"), "the pod ends")
 
 
@@ -193,5 +194,5 @@ time.sleep(1000)'"""
     one = Guarded(pod, HANGS)
     guarded.append(one)
     os.kill(one.program, signal.SIGKILL)
-    assert one.process.communicate(timeout=60)[1] == INSANE
+    assert one.process.communicate(timeout=PATIENCE)[1] == INSANE
     wait_until(lambda: status_field(pod.pid, "State").startswith("Z"), "the pod ends")
