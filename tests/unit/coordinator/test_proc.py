@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,17 @@ from tests.unit.coordinator.parts import no_descriptor_is_lost
 
 def test_this_process() -> None:
     assert parent_of(os.getpid()) == os.getppid()
-    boot = next(
-        int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime")
-    )
-    started = boot + start_time(os.getpid()) / os.sysconf("SC_CLK_TCK")
-    assert abs(started - Path(f"/proc/{os.getpid()}").stat().st_ctime) < 120
+
+
+def test_when_a_process_was_started() -> None:
+    """In ticks of the clock since the boot."""
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    child = subprocess.Popen(["sleep", "60"])
+    after = time.clock_gettime(time.CLOCK_BOOTTIME)
+    started = start_time(child.pid) / os.sysconf("SC_CLK_TCK")
+    child.kill()
+    child.wait()
+    assert before - 0.02 <= started <= after
 
 
 def test_a_command_with_blanks_and_parentheses(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ from slurmckpt.errors import SlurmError
 from slurmckpt.slurm.port import NodeInfo, PartitionInfo, SlurmPort
 from tests.unit.doctor.world import CONFIG, NODE, World
 
+# Above the kernel's highest pid.
+NOBODY = 2**22 + 1
+
 
 class Port:
     """A controller that knows one node; silent: it does not answer."""
@@ -66,18 +69,18 @@ def test_roles(tmp_path: Path) -> None:
 
 
 def test_daemons_tell_when_the_controller_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    daemons = [SimpleNamespace(info={"name": name}, pid=pid) for name, pid in [("slurmd", 999999), ("sh", 999998)]]
+    daemons = [SimpleNamespace(info={"name": name}, pid=pid) for name, pid in [("slurmd", NOBODY), ("sh", NOBODY + 1)]]
     monkeypatch.setattr(psutil, "process_iter", lambda names: daemons)
     found = look(tmp_path, "x", Port(silent=True))
-    assert (found.slurmd, found.slurmctld, found.roles) == (999999, None, ["compute node"])
+    assert (found.slurmd, found.slurmctld, found.roles) == (NOBODY, None, ["compute node"])
     assert (found.cluster, found.why_no_cluster) == (None, "scontrol show config: no answer")
     daemons[0].info["name"] = "slurmd-wlm"
-    assert look(tmp_path, "x").slurmd == 999999
+    assert look(tmp_path, "x").slurmd == NOBODY
 
 
 def test_a_daemon_in_a_container_is_not_this_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "process_iter", lambda names: [SimpleNamespace(info={"name": "slurmd"}, pid=999999)])
-    monkeypatch.setattr(host_module, "_pid_namespace", lambda pid: "pid:[2]" if pid == 999999 else "pid:[1]")
+    monkeypatch.setattr(psutil, "process_iter", lambda names: [SimpleNamespace(info={"name": "slurmd"}, pid=NOBODY)])
+    monkeypatch.setattr(host_module, "_pid_namespace", lambda pid: "pid:[2]" if pid == NOBODY else "pid:[1]")
     assert look(tmp_path, "x").slurmd is None
 
 
