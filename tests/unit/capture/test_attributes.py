@@ -41,7 +41,7 @@ def program(change: bool) -> str:
 
 
 def state(leader: int) -> tuple[str, list[tuple[list[int], int, str]]]:
-    tids = sorted(int(name) for name in os.listdir(f"/proc/{leader}/task"))
+    tids = [leader, *(int(name) for name in os.listdir(f"/proc/{leader}/task") if int(name) != leader)]
     return (
         Path(f"/proc/{leader}/coredump_filter").read_text(),
         [

@@ -40,7 +40,7 @@ def status_field(pid: int, name: str) -> str:
 
 
 def children(pid: int) -> list[int]:
-    """Pids, as seen here, of the children of any process on this machine."""
+    """Pids, as seen here, of the children of any process on this machine, the oldest first."""
     with contextlib.suppress(OSError):
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
         return [int(word) for word in text.split()]

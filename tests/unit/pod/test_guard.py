@@ -145,7 +145,7 @@ import os, socket, sys, time
 a = socket.create_server(("127.0.0.1", 0)); c = socket.create_connection(a.getsockname()); s = a.accept()[0]
 os.dup2(s.fileno(), 90); time.sleep(1000)'"""
     pod = coordinator.run(shell("exec " + script))[0]
-    leader = min(children(pod.pid))
+    leader = children(pod.pid)[0]
 
     def holder() -> int:
         return next((pid for pid in children(leader) if os.path.exists(f"/proc/{pid}/fd/90")), 0)
@@ -185,7 +185,7 @@ import ctypes, time
 mask = ctypes.c_uint64({PARASITE}); ctypes.CDLL(None).syscall({RT_SIGPROCMASK}, 2, ctypes.byref(mask), None, 8)
 time.sleep(1000)'"""
     pod = coordinator.run(shell("exec " + script))[0]
-    leader = min(children(pod.pid))
+    leader = children(pod.pid)[0]
 
     def blocked() -> bool:
         return any(status_field(pid, "SigBlk") == f"{PARASITE & (1 << 64) - 1:016x}" for pid in children(leader))
