@@ -1,10 +1,11 @@
 """Makes CRIU's images of TCP connections fit for a restore in which nothing blocks the network.
 
 What a socket was to send and had not sent yet, CRIU sends while it restores the socket, before the other end exists
-when that belongs to the same pod: the kernel answers with a reset, and the restore fails. CRIU expects firewall rules
-to stop such packets, which would need nft or iptables on every node. So these bytes are declared to be sent and
-not yet acknowledged: then they are put back silently, and the kernel sends them again, for the first time, when the
-program runs (after its retransmission timeout).
+when that belongs to the same pod. It expects firewall rules to stop such packets, which would need nft or iptables on
+every node. So as much of it as the other end had room for (its window) is declared to be sent and not yet acknowledged:
+then it is put back silently, and the kernel sends it again, for the first time, when the program runs (after its
+retransmission timeout). What there was no room for stays unsent. It goes nowhere before the other end says that there
+is room, and then at once: declared as sent it would wait for that timeout, which doubles whenever it was in vain.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pathlib import Path
 # magic.h and protobuf.c).
 _HEADER = struct.Struct("<III")
 _TCP_STREAM_MAGIC = 0x51465506
-# TcpStreamEntry.unsq_len (CRIU's tcp-stream.proto).
-_UNSENT_FIELD = 12
+# TcpStreamEntry.outq_len, unsq_len and snd_wnd (CRIU's tcp-stream.proto). The last is not there on Linux before 4.8.
+_QUEUED, _UNSENT, _WINDOW = 3, 12, 14
 _MAX_VARINT = 10
 
 
@@ -26,7 +27,7 @@ class ImageError(ValueError):
 
 
 def silence(images: Path) -> int:
-    """Change all images of TCP connections in this directory. Gives how many had something unsent.
+    """Change all images of TCP connections in this directory. Gives how many had something that could be sent.
 
     Raises OSError or ImageError.
     """
@@ -42,31 +43,47 @@ def _silence_one(path: Path) -> bool:
         message = image.read(size)
         if magic != _TCP_STREAM_MAGIC or len(message) != size:
             raise ImageError(f"{path.name} is no image of a TCP connection")
-        place = _find(message, _UNSENT_FIELD, path.name)
-        if place is None or not any(byte & 0x7F for byte in message[place]):
+        fields = _fields(message, path.name)
+        place = fields.get(_UNSENT)
+        if place is None or not (unsent := _value(message[place])):
             return False
-        # A zero of as many bytes as the number had: a varint may be longer than it needs to be.
+        room = unsent
+        if _WINDOW in fields and _QUEUED in fields:
+            sent = _value(message[fields[_QUEUED]]) - unsent
+            room = max(0, _value(message[fields[_WINDOW]]) - sent)
+        left = max(0, unsent - room)
+        if left == unsent:
+            return False
         image.seek(_HEADER.size + place.start)
-        image.write(b"\x80" * (place.stop - place.start - 1) + b"\x00")
+        image.write(_varint_of(left, place.stop - place.start))
         return True
 
 
-def _find(message: bytes, field: int, name: str) -> slice | None:
-    """Where the value of this field is.
+def _fields(message: bytes, name: str) -> dict[int, slice]:
+    """Where the value of each field is.
 
     All fields of this message are varints (protobuf.dev/programming-guides/encoding).
     """
+    found: dict[int, slice] = {}
     offset = 0
     while offset < len(message):
         key = _varint(message, offset, name)
         value = _varint(message, key.stop, name)
-        tag = sum((byte & 0x7F) << 7 * index for index, byte in enumerate(message[key]))
+        tag = _value(message[key])
         if tag & 7 != 0:
             raise ImageError(f"{name} has a field of an unknown kind")
-        if tag >> 3 == field:
-            return value
+        found[tag >> 3] = value
         offset = value.stop
-    return None
+    return found
+
+
+def _value(varint: bytes) -> int:
+    return sum((byte & 0x7F) << 7 * index for index, byte in enumerate(varint))
+
+
+def _varint_of(value: int, size: int) -> bytes:
+    """In so many bytes: a varint may be longer than it needs to be."""
+    return bytes(value >> 7 * index & 0x7F | (0x80 if index < size - 1 else 0) for index in range(size))
 
 
 def _varint(message: bytes, start: int, name: str) -> slice:

@@ -1,4 +1,4 @@
-"""Images of TCP connections as CRIU 4.2.1 writes them: what was unsent counts as sent, and nothing else changes."""
+"""Images of TCP connections as CRIU 4.2.1 writes them: what could be sent counts as sent, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -47,10 +47,33 @@ def test_only_the_unsent_part_changes(
     tmp_path_factory: pytest.TempPathFactory, fields: dict[int, int], unsent: int, queues: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("images") / "tcp-stream-1f.img"
+    # Without a window nobody knows how much could be.
+    fields.pop(14, None)
     path.write_bytes(image(fields | {12: unsent}, queues))
     assert silence(path.parent) == 1
     assert parse(path.read_bytes()) == (fields | {12: 0}, queues)
     assert silence(path.parent) == 0
+
+
+# queued, unsent, window, and what is left unsent
+@pytest.mark.parametrize(
+    "queued, unsent, window, left",
+    [
+        (2_800_000, 2_700_000, 100_000, 2_700_000),
+        (2_800_000, 2_700_000, 100_001, 2_699_999),
+        (2_800_000, 2_700_000, 0, 2_700_000),
+        (2_800_000, 2_800_000, 65_536, 2_734_464),
+        (300, 200, 100_000, 0),
+        (300, 300, 299, 1),
+    ],
+)
+def test_what_the_other_end_had_no_room_for_stays_unsent(
+    tmp_path: Path, queued: int, unsent: int, window: int, left: int
+) -> None:
+    path = tmp_path / "tcp-stream-1.img"
+    path.write_bytes(image({3: queued, 12: unsent, 14: window}))
+    assert silence(tmp_path) == (left != unsent)
+    assert parse(path.read_bytes()) == ({3: queued, 12: left, 14: window}, b"received and to be sent")
 
 
 @pytest.mark.parametrize("fields", [{1: 5, 12: 0}, {1: 300, 2: 2**32 - 1}])
