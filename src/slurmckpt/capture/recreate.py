@@ -13,6 +13,7 @@ from slurmckpt.capture import (
     fileimages,
     listeners,
     peercred,
+    resets,
     socketdirs,
     socketoptions,
     sysvipc,
@@ -36,6 +37,7 @@ async def restore(
 
     async def connected() -> None:
         # All that has a name or is shared between processes is there; a failure still ends the restore.
+        await asyncio.to_thread(resets.let_through, target.pod_init, images)
         await asyncio.to_thread(directories.close)
         await asyncio.to_thread(sysvipc.mend, target.pod_init, images)
         await asyncio.to_thread(peercred.listen_again, target.pod_init, target.uid, target.gid)
