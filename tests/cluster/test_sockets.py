@@ -15,6 +15,14 @@ def test_sockets_inside_the_pod_are_exact(cluster: Cluster, directory: Path) -> 
     assert (lines[0], lines[-1]) == ("ready", "end") and sum(line.startswith("tcp_") for line in lines) > 10
 
 
+def test_tcp_connections_tell_what_they_told(cluster: Cluster, directory: Path) -> None:
+    """In each state that a program can hold one in: programs/tcpstates.py has them."""
+    lines = through_a_move(cluster, directory, "tcpstates.py")
+    wrong = [line for line in lines[1:-1] if not line.endswith(" ok")]
+    assert not wrong, "\n".join(wrong)
+    assert (lines[0], lines[-1], len(lines)) == ("ready", "end", 16)
+
+
 def test_options_of_sockets_are_kept(cluster: Cluster, directory: Path) -> None:
     """Whatever can be set; programs/options.py names what differs."""
     lines = through_a_move(cluster, directory, "options.py")

@@ -105,6 +105,7 @@ class PodScan:
     gpus: list[Process] = field(default_factory=list)
     named_pipes: list[OpenFile] = field(default_factory=list)
     passing: list[str] = field(default_factory=list)
+    failed_sockets: list[str] = field(default_factory=list)
 
 
 def scan(
@@ -153,6 +154,9 @@ def scan(
         has_timerfds=any(one.kind == "timerfd" for one in seen.descriptors.anonymous),
         nameless_shm=any(_is_nameless(path) for path in _shown_paths(seen)),
         gpus=devices.gpu_users(seen),
+        failed_sockets=[
+            f"{one.holder.process.ns_pid}/{one.holder.descriptor}" for one in seen.other_sockets if one.has_failed
+        ],
     )
 
 

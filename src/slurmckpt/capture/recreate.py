@@ -10,6 +10,7 @@ from pathlib import Path
 from slurmckpt.capture import (
     attributes,
     criu,
+    failedsockets,
     fileimages,
     listeners,
     peercred,
@@ -42,6 +43,7 @@ async def restore(
         await asyncio.to_thread(sysvipc.mend, target.pod_init, images)
         await asyncio.to_thread(peercred.listen_again, target.pod_init, target.uid, target.gid)
         await asyncio.to_thread(attributes.apply, target.pod_init, cpus, images)
+        await asyncio.to_thread(failedsockets.apply, target.pod_init, images)
         await asyncio.to_thread(socketoptions.apply, target.pod_init, images)
         await hooks.connected()
 

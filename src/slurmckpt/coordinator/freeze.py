@@ -17,6 +17,7 @@ from slurmckpt import faults
 from slurmckpt.capture import (
     attributes,
     criu,
+    failedsockets,
     linkremaps,
     listeners,
     multicast,
@@ -331,6 +332,7 @@ def _note_the_rest(participant: Participant, found: PodScan) -> None:
     cpus = attributes.cpus_of(task.shim_pid for task in participant.step.tasks.values())
     attributes.save(found.processes, cpus, participant.images)
     socketoptions.save(found.processes, participant.images)
+    failedsockets.save(found.failed_sockets, participant.images)
     multicast.save(participant.pod.init_pid, found.processes, participant.images)
     if found.has_timerfds:
         timerfds.save(participant.images)

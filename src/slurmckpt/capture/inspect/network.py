@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from slurmckpt.capture import procfs
+from slurmckpt.capture.failedsockets import has_failed
 from slurmckpt.capture.inspect.descriptors import Descriptors, Holder
 from slurmckpt.capture.inspect.sockets import (
     UDP_TABLES,
@@ -29,7 +30,8 @@ class OtherSocket:
     """A socket in none of the tables: unconnected, of another family, or made in another network namespace.
 
     family, type, protocol: as of socket(2). peer: what getpeername(2) answers, None when it is not connected.
-    receives_packets: of AF_PACKET, whether it has a protocol; without one it gets nothing (packet(7)).
+    receives_packets: of AF_PACKET, whether it has a protocol; without one it gets nothing (packet(7)). has_failed:
+    whether its connection has, and its program does not know yet (`failedsockets`).
     """
 
     holder: Holder
@@ -38,6 +40,7 @@ class OtherSocket:
     protocol: int
     peer: object | None
     receives_packets: bool = False
+    has_failed: bool = False
 
 
 class Network:
@@ -127,7 +130,8 @@ def _look_at(inode: int, holder: Holder) -> OtherSocket | None:
         return None
     with socket.socket(fileno=descriptor) as one:
         packets = one.family == socket.AF_PACKET and one.getsockname()[1] != 0
-        return OtherSocket(holder, int(one.family), int(one.type), one.proto, _peer(one), packets)
+        failed = one.family in (socket.AF_INET, socket.AF_INET6) and has_failed(one)
+        return OtherSocket(holder, int(one.family), int(one.type), one.proto, _peer(one), packets, failed)
 
 
 def _peer(one: socket.socket) -> object | None:
