@@ -16,6 +16,7 @@ from slurmckpt import __version__
 from slurmckpt.capture import criu
 from slurmckpt.coordinator import failures, group, node, schedule
 from slurmckpt.coordinator.choice import Ended, Skipped, Suspended, Unsettled
+from slurmckpt.coordinator.featurenote import FeatureNote
 from slurmckpt.coordinator.files.rules import Rules, Surroundings, surroundings
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
@@ -23,7 +24,6 @@ from slurmckpt.coordinator.skips import Skips, kind
 from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.coordinator.suspension import suspended
 from slurmckpt.errors import SlurmckptError
-from slurmckpt.slurm import admincomment
 from slurmckpt.slurm.port import SlurmPort
 from slurmckpt.store import lease, retention, transfer
 from slurmckpt.store.manifest import Manifest
@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 _SETTLE_SECONDS = 10.0
 _RETRY_SECONDS = (0.02, 0.15)
 _REMEMBERED = 5
-# A controller that is slow must not hold up the next checkpoint.
-_NOTE_SECONDS = 5.0
 # How late a suspension, or its end, may be noticed.
 _LOOK_SECONDS = 1.0
 
@@ -46,7 +44,8 @@ class Checkpointer:
     """The checkpoints of one incarnation. lost: called when a newer incarnation of the job runs: this one must end.
 
     one_at_a_time: whoever holds it keeps checkpoints from being taken. newest: the one to go back to, None before the
-    first. seconds: what the last ones took from their start to their commit. committed: told of each.
+    first. seconds: what the last ones took from their start to their commit. committed: told of each. feature: what the
+    controller is told of each.
     """
 
     def __init__(
@@ -61,9 +60,9 @@ class Checkpointer:
         self._incarnation = incarnation
         self._steps = steps
         self._notices = notices
-        self._slurm = slurm
         self._lost = lost
         self._numbers = numbers
+        self.feature = FeatureNote(slurm, incarnation.spec.job.job_id, incarnation.node.feature)
         self.one_at_a_time = asyncio.Lock()
         self.newest: Manifest | None = None
         self.seconds: deque[float] = deque(maxlen=_REMEMBERED)
@@ -190,7 +189,7 @@ class Checkpointer:
         self.seconds.append(max(captured.capture_seconds, captured_in) + committed)
         for told in self.committed:
             await told(manifest)
-        await self._note_feature()
+        self.feature.begin()
         return manifest
 
     async def _check_lease(self) -> None:
@@ -299,27 +298,6 @@ class Checkpointer:
                     raise
                 log.warning("checkpoint #%d cannot be committed: %s; tries left: %d", manifest.seq, error, left)
         raise AssertionError("store.retries is at least 0")
-
-    async def _note_feature(self) -> None:
-        """Tell the controller which node feature a restore needs: the requeue hook cannot read the store.
-
-        Each time: the comment is the site's as well, and whoever writes something else there takes our word away.
-        """
-        if self._slurm is None:
-            return
-        job_id = self._incarnation.spec.job.job_id
-        try:
-            await asyncio.wait_for(self._note(self._slurm, job_id), _NOTE_SECONDS)
-        except asyncio.TimeoutError:
-            log.warning("job %d: the node feature cannot be noted: Slurm does not answer", job_id)
-        except SlurmckptError as error:
-            log.warning("job %d: the node feature cannot be noted: %s", job_id, error)
-
-    async def _note(self, slurm: SlurmPort, job_id: int) -> None:
-        job = await slurm.job(job_id)
-        comment = admincomment.merge(job.admin_comment, self._incarnation.node.feature)
-        if comment != job.admin_comment:
-            await slurm.set_admin_comment(job_id, comment)
 
     async def _say_once(self, text: str) -> None:
         """In the job's output and its record, when it is new."""

@@ -199,6 +199,8 @@ class Job:
         if begun is None:
             return
         faults.at("settle.begin")
+        if self._checkpointer is not None:
+            await self._checkpointer.feature.settled()
         # LeaseLost: record and checkpoints are those of a newer incarnation now.
         with contextlib.suppress(SlurmckptError, OSError):
             await lease.check(begun.store, begun.files, begun.epoch)

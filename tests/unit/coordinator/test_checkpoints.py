@@ -16,6 +16,7 @@ from slurmckpt.coordinator import checkpoints, group, node, schedule
 from slurmckpt.coordinator.checkpoints import Checkpointer
 from slurmckpt.coordinator.choice import Ended, Skipped, Unsettled
 from slurmckpt.coordinator.commands import Commands
+from slurmckpt.coordinator.featurenote import FeatureNote
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.journal import Journal
 from slurmckpt.coordinator.notices import Notices
@@ -507,36 +508,16 @@ def test_what_another_node_will_miss_is_told_once(stage: Stage, monkeypatch: pyt
     assert stage.notices._waiting == ["a restore will need a"] == stage.journal.events
 
 
-class Controller:
-    """The AdminComment of one job, which others write, too."""
+def test_a_controller_that_does_not_answer_costs_no_time(stage: Stage) -> None:
+    """It is told the node feature beside the work that follows."""
 
-    def __init__(self) -> None:
-        self.comment = ""
-        self.hangs = False
-
-    async def job(self, job_id: int) -> Any:
-        if self.hangs:
+    class Silent:
+        async def job(self, job_id: int) -> Any:
             await asyncio.Event().wait()
-        return SimpleNamespace(admin_comment=self.comment)
 
-    async def set_admin_comment(self, job_id: int, text: str) -> None:
-        self.comment = text
+    stage.checkpointer.feature = FeatureNote(cast(SlurmPort, Silent()), 7, "slurmckpt-0123456789ab")
 
+    async def two() -> list[int]:
+        return [(await asyncio.wait_for(stage.checkpointer.take(), 2)).seq for _ in range(2)]
 
-def test_the_node_feature_is_noted_again_when_somebody_has_written_over_it(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a controller that does not answer costs no checkpoint."""
-    feature = "slurmckpt-0123456789ab"
-    controller = Controller()
-    stage.checkpointer._slurm = cast(SlurmPort, controller)
-    stage.checkpointer._incarnation.node.feature = feature  # type: ignore[misc]
-    asyncio.run(stage.checkpointer.take())
-    assert controller.comment == f"slurmckpt:feature={feature}"
-    for text in ("", "of the site"):
-        controller.comment = text
-        asyncio.run(stage.checkpointer.take())
-        assert controller.comment == f"{text} slurmckpt:feature={feature}".strip()
-    monkeypatch.setattr(checkpoints, "_NOTE_SECONDS", 0.05)
-    controller.hangs = True
-    assert asyncio.run(stage.checkpointer.take()).seq == 4
+    assert asyncio.run(two()) == [1, 2]
