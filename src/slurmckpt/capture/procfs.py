@@ -6,9 +6,11 @@ import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 PROC = "/proc"
+T = TypeVar("T")
 
 # pidfd_getfd(2) has this number on every architecture (the unified table that all system calls from 424 on share).
 _SYS_PIDFD_GETFD = 438
@@ -80,17 +82,12 @@ def link(path: str, directory: int | None = None) -> str | None:
     directory: the descriptor of the one that `path` is relative to. A target longer than a page, which the kernel
     cannot show, is returned as the empty string.
     """
-    for second in (False, True):
-        try:
-            return os.readlink(path, dir_fd=directory)
-        except OSError as error:
-            if is_gone(error):
-                return None
-            if error.errno == errno.ENAMETOOLONG:
-                return ""
-            if second or not _may_be_gone(error):
-                raise
-    return None
+    try:
+        return _unless_gone(os.readlink, path, dir_fd=directory)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return ""
+        raise
 
 
 def status(path: str, directory: int | None = None, follow: bool = True) -> os.stat_result | None:
@@ -98,23 +95,24 @@ def status(path: str, directory: int | None = None, follow: bool = True) -> os.s
 
     directory: as of link(). Blocks while the file system of what it leads to does not answer.
     """
-    for second in (False, True):
-        try:
-            return os.stat(path, dir_fd=directory, follow_symlinks=follow)
-        except OSError as error:
-            if is_gone(error):
-                return None
-            if second or not _may_be_gone(error):
-                raise
-    return None
+    return _unless_gone(os.stat, path, dir_fd=directory, follow_symlinks=follow)
 
 
-def _may_be_gone(error: OSError) -> bool:
-    """The links of a process that ends just then are forbidden (proc_pid_get_link() in Linux fs/proc/base.c).
+def _unless_gone(look: Callable[..., T], path: str, **options: object) -> T | None:
+    """What a look at a link gives, or None when it has gone. Raises OSError.
 
-    Whoever looks once more finds that they are gone, or else that they are forbidden.
+    The links of a process that ends just then are forbidden (proc_pid_get_link() in Linux fs/proc/base.c). Whoever
+    looks once more finds that they are gone, or else that they are forbidden.
     """
-    return error.errno == errno.EACCES
+    try:
+        try:
+            return look(path, **options)
+        except PermissionError:
+            return look(path, **options)
+    except OSError as error:
+        if is_gone(error):
+            return None
+        raise
 
 
 def names(path: str | int) -> list[str]:
