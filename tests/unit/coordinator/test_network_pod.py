@@ -40,7 +40,7 @@ class FakePod:
 
 @pytest.fixture(autouse=True)
 def node(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """This node has one address; what becomes the pod's own, or is added to it, is noted."""
+    """This node has one address; what becomes the pod's own is noted."""
     isolated: list[list[str]] = []
 
     async def isolate(enter: Path, init_pid: int, addresses: list[str]) -> None:
@@ -52,7 +52,6 @@ def node(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         pass
 
     monkeypatch.setattr(pod_network, "isolate", isolate)
-    monkeypatch.setattr(pod_network, "add_addresses", isolate)
     monkeypatch.setattr(pod_network, "cut_off", cut_off)
     return isolated
 
@@ -100,7 +99,7 @@ def test_all_pods_of_a_job_share_the_network_of_their_script(node: list[list[str
     asyncio.run(play())
     place = os.readlink("/proc/self/ns/net")
     assert (script.built, restored.built, fresh.built) == ([("new", "n1")], [(place, "n1")], [(place, "n1")])
-    assert node == [[ELSEWHERE], [ELSEWHERE]]
+    assert node == [[ELSEWHERE]]
     for pod in (restored, script):
         pod.end()
         assert job.exists and not ended

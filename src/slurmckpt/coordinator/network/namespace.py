@@ -84,11 +84,6 @@ async def isolate(enter: Path, pod_init: int, addresses: Sequence[str]) -> None:
     await _ip(enter, pod_init, commands)
 
 
-async def add_addresses(enter: Path, pod_init: int, addresses: Sequence[str]) -> None:
-    """Let the network that the pod has joined have these addresses, too. Raises NetworkError."""
-    await _ip(enter, pod_init, [f"address replace {_whole(address)} dev lo" for address in addresses])
-
-
 async def cut_off(enter: Path, pod_init: int, addresses: Sequence[str]) -> None:
     """Nothing leaves the pod, and new connections to the outside fail at once. Raises NetworkError."""
     await _ip(enter, pod_init, [f"route delete {route} dev lo" for route in _everywhere(addresses)])

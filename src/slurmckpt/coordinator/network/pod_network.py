@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurmckpt.coordinator.network.addresses import foreign, only_local_resolvers
 from slurmckpt.coordinator.network.job_network import JobNetwork
-from slurmckpt.coordinator.network.namespace import Namespace, NetworkError, add_addresses, cut_off, isolate, steady
+from slurmckpt.coordinator.network.namespace import Namespace, NetworkError, cut_off, isolate, steady
 from slurmckpt.coordinator.network.resets import reset
 from slurmckpt.coordinator.network.way_out import attach, find, gateways
 from slurmckpt.coordinator.pod import Pod
@@ -55,8 +55,8 @@ class PodNetwork:
         """Build the pod, in the node's network or in one of its own with these addresses. Raises SlurmckptError."""
         if self._own and self._job.exists:
             self._joins = True
+            # It has the addresses of this pod, too: all pods come from one checkpoint, which knows them all.
             await self._job.build(self._pod, shim_pid)
-            await add_addresses(self._enter, self._pod.init_pid, self._addresses)
             return
         if self._own:
             await self._prepare_way_out()
