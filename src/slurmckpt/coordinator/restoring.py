@@ -12,6 +12,7 @@ from pathlib import Path
 
 from slurmckpt import faults
 from slurmckpt.capture import attributes, criu, fileimages, multicast, recreate, reopened, undo
+from slurmckpt.capture.cuda.mapping import Pairs
 from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import gating, held, outputs, shm, shm_charged
 from slurmckpt.coordinator.files.putting_back import Traces, fill_carried, put_back
@@ -96,104 +97,154 @@ async def restore(
     boundary only when everything else stands, as what lies behind the boundary in them is lost then. stand: what else
     must be so before the ranks run.
     """
-    directory = plan.directory / image.directory
-    inherit = inheritance(image, {task.hello.task: task.descriptors for task in tasks})
+    work = _Restore(restorer, plan, image, step, tasks, pod, stand)
     # Before anything is changed: a node that cannot take the GPU state refuses.
     pairs = await restorer.gpus.pairs(image.gpu, step) if image.gpu is not None else []
-    network = PodNetwork(
-        restorer.enter,
-        pod,
-        image.addresses,
-        known_addresses(plan.manifest),
-        restorer.pasta,
-        image.hostname,
-        restorer.network,
-    )
-    faults.at("restore.pod")
-    await network.build(tasks[0].shim_pid)
-    inherit[image.status_pipe] = pod.status_pipe
-    name_by_path(inherit, plan.manifest.outputs, image)
-    if stand is not None:
-        inherit |= stand.inherit
-    if image.script_path != step.script_file.path:
-        await move_script(directory / "images", image.script_path, step.script_file.path)
-    if plan.manifest.carried and not plan.filled_carried:
-        await fill_carried(
-            pod.init_pid, plan.manifest.carried, plan.directory, image.uid, restorer.files, restorer.traces
+    await work.build_pod()
+    await work.put_files_back(holders)
+    work.announce_tasks()
+    await work.bring_back(pairs)
+    await work.finish()
+    return work.network.notes
+
+
+class _Restore:
+    """One restore, step by step, in the order of its methods.
+
+    inherit: CRIU's keys of what the processes had from outside -> our descriptors. adopted: whether pod init has the
+    shims, so that nothing else can have them any more.
+    """
+
+    def __init__(
+        self,
+        restorer: Restorer,
+        plan: Plan,
+        image: StepImage,
+        step: Step,
+        tasks: Sequence[Task],
+        pod: Pod,
+        stand: Stand | None,
+    ) -> None:
+        """Raises Refused when the tasks, or their descriptors, are not those of the image."""
+        self._restorer = restorer
+        self._plan = plan
+        self._image = image
+        self._step = step
+        self._tasks = {task.hello.task: task for task in tasks}
+        self._first = tasks[0]
+        self._pod = pod
+        self._stand = stand
+        self._images = plan.directory / image.directory / "images"
+        self.inherit = inheritance(image, {index: task.descriptors for index, task in self._tasks.items()})
+        self.adopted = False
+        self.network = PodNetwork(
+            restorer.enter,
+            pod,
+            image.addresses,
+            known_addresses(plan.manifest),
+            restorer.pasta,
+            image.hostname,
+            restorer.network,
         )
-        plan.filled_carried = True
-    await put_back(pod.init_pid, image, plan.directory, restorer.files, restorer.traces)
-    if image.shm and not plan.filled_shm:
-        await asyncio.to_thread(fill_shm, restorer.shm, plan, pod)
-        plan.filled_shm = True
-    if all(task.channel.ended() for task in tasks):
-        raise Refused("its tasks do not wait for it any more")
-    faults.at("restore.put_back")
-    for complaint in await outputs.put_back(plan.manifest.outputs, holders, plan.directory, restorer.files):
-        log.warning("step %s: %s", step.name, complaint)
-    by_index = {task.hello.task: task for task in tasks}
-    for saved in image.tasks:
-        keys = {int(number): key for number, key in saved.descriptors.items()}
-        pod.tasks[saved.index] = TaskState(saved.gtask, keys, saved.pid, saved.status if saved.exited else None)
 
-    for saved in image.tasks:
-        hold(by_index[saved.index].held, saved)
+    async def build_pod(self) -> None:
+        """Namespaces, and what its processes will have from outside of them."""
+        faults.at("restore.pod")
+        await self.network.build(self._first.shim_pid)
+        self.inherit[self._image.status_pipe] = self._pod.status_pipe
+        name_by_path(self.inherit, self._plan.manifest.outputs, self._image)
+        if self._stand is not None:
+            self.inherit |= self._stand.inherit
+        if self._image.script_path != self._step.script_file.path:
+            await move_script(self._images, self._image.script_path, self._step.script_file.path)
 
-    async def connected() -> None:
+    async def put_files_back(self, holders: Sequence[OutputHolder]) -> None:
+        """To the boundary, in the order in which one may lie in the other; what is printed comes last."""
+        restorer, plan, image = self._restorer, self._plan, self._image
+        if plan.manifest.carried and not plan.filled_carried:
+            carried, init = plan.manifest.carried, self._pod.init_pid
+            await fill_carried(init, carried, plan.directory, image.uid, restorer.files, restorer.traces)
+            plan.filled_carried = True
+        await put_back(self._pod.init_pid, image, plan.directory, restorer.files, restorer.traces)
+        if image.shm and not plan.filled_shm:
+            await asyncio.to_thread(fill_shm, restorer.shm, plan, self._pod)
+            plan.filled_shm = True
+        if all(task.channel.ended() for task in self._tasks.values()):
+            raise Refused("its tasks do not wait for it any more")
+        faults.at("restore.put_back")
+        for complaint in await outputs.put_back(plan.manifest.outputs, holders, plan.directory, restorer.files):
+            log.warning("step %s: %s", self._step.name, complaint)
+
+    def announce_tasks(self) -> None:
+        """Let pod and shims know where each task was at the boundary."""
+        for saved in self._image.tasks:
+            keys = {int(number): key for number, key in saved.descriptors.items()}
+            status = saved.status if saved.exited else None
+            self._pod.tasks[saved.index] = TaskState(saved.gtask, keys, saved.pid, status)
+            hold(self._tasks[saved.index].held, saved)
+
+    async def bring_back(self, pairs: Pairs) -> None:
+        """The processes, which run then. Raises Lost from the moment on at which pod init has the shims."""
+        restorer, image, pod = self._restorer, self._image, self._pod
+        given = {(status.st_dev, status.st_ino) for each in self.inherit.values() if (status := os.fstat(each))}
+
+        async def restored() -> None:
+            await self._hand_over(given)
+
+        target = criu.Target(restorer.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups, pod.groups)
+        hooks = criu.RestoreHooks(or_killed(pod, restored), self.inherit, self._connected, names(image))
+        faults.at("restore.criu")
+        try:
+            cpus = attributes.cpus_of(task.shim_pid for task in self._tasks.values())
+            await recreate.restore(restorer.installation, target, self._images, hooks, cpus)
+            faults.at("restore.resumed")
+            if image.gpu is not None:
+                # Its threads had to run for that, but none gets at a GPU before it is unlocked.
+                locked = await restorer.gpus.put_back(image.gpu, pod, pairs)
+                await self._take_over()
+                await restorer.gpus.let_go(locked)
+        except (SlurmckptError, OSError) as error:
+            if not self.adopted:
+                raise
+            await pod.say(f"slurmckpt: the task is killed: its restore failed when it was about to run: {error}")
+            raise Lost(str(error)) from error
+
+    async def _connected(self) -> None:
         faults.at("restore.connected")
-        await network.reset([(connection.local, connection.remote) for connection in image.outside])
+        await self.network.reset([(connection.local, connection.remote) for connection in self._image.outside])
 
-    given = {(status.st_dev, status.st_ino) for each in inherit.values() if (status := os.fstat(each))}
-
-    adopted = False
-
-    async def hand_over() -> None:
+    async def _hand_over(self, given: set[tuple[int, int]]) -> None:
+        """All processes exist, and none has run."""
         faults.at("restore.restored")
-        await check(pod, image, directory / "images", given, restorer.files)
-        await network.open()
+        await check(self._pod, self._image, self._images, given, self._restorer.files)
+        await self.network.open()
         # Only now all interfaces are there.
-        await asyncio.to_thread(multicast.apply, pod.init_pid, directory / "images")
-        if image.gpu is None:
-            await take_over()
+        await asyncio.to_thread(multicast.apply, self._pod.init_pid, self._images)
+        if self._image.gpu is None:
+            await self._take_over()
 
-    async def take_over() -> None:
-        nonlocal adopted
-        if stand is not None:
-            await stand.wait(pod)
-        alive = [(0 if saved.exited else saved.pid, by_index[saved.index]) for saved in image.tasks]
-        adopted = True
-        await pod.adopt(image.leader_pid, alive)
+    async def _take_over(self) -> None:
+        if self._stand is not None:
+            await self._stand.wait(self._pod)
+        alive = [(0 if saved.exited else saved.pid, self._tasks[saved.index]) for saved in self._image.tasks]
+        self.adopted = True
+        await self._pod.adopt(self._image.leader_pid, alive)
         faults.at("restore.adopted")
 
-    target = criu.Target(restorer.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups, pod.groups)
-    hooks = criu.RestoreHooks(or_killed(pod, hand_over), inherit, connected, names(image))
-    faults.at("restore.criu")
-    try:
-        cpus = attributes.cpus_of(task.shim_pid for task in tasks)
-        await recreate.restore(restorer.installation, target, directory / "images", hooks, cpus)
-        faults.at("restore.resumed")
-        if image.gpu is not None:
-            # Its threads had to run for that, but none gets at a GPU before it is unlocked.
-            locked = await restorer.gpus.put_back(image.gpu, pod, pairs)
-            await take_over()
-            await restorer.gpus.let_go(locked)
-    except (SlurmckptError, OSError) as error:
-        if not adopted:
-            raise
-        await pod.say(f"slurmckpt: the task is killed: its restore failed when it was about to run: {error}")
-        raise Lost(str(error)) from error
-    pod.close_status_pipe()
-    for saved in image.tasks:
-        if saved.exited:
-            # A shim that died meanwhile needs no answer.
-            with contextlib.suppress(ConnectionError):
-                await by_index[saved.index].channel.send("EXIT", [("status", saved.status)])
-    for task in tasks:
-        task.close()
-    # From now on the descriptors of this incarnation stand where those of the old one stood: the next image names them.
-    for index, task in by_index.items():
-        pod.tasks[index].keys = dict(task.keys)
-    return network.notes
+    async def finish(self) -> None:
+        """The processes run: who waits for a task that had ended gets its answer, and what they have we let go."""
+        self._pod.close_status_pipe()
+        for saved in self._image.tasks:
+            if saved.exited:
+                # A shim that died meanwhile needs no answer.
+                with contextlib.suppress(ConnectionError):
+                    await self._tasks[saved.index].channel.send("EXIT", [("status", saved.status)])
+        for task in self._tasks.values():
+            task.close()
+        # From now on the descriptors of this incarnation stand where those of the old one stood: the next image names
+        # them.
+        for index, task in self._tasks.items():
+            self._pod.tasks[index].keys = dict(task.keys)
 
 
 def known_addresses(manifest: Manifest) -> list[str]:
