@@ -22,7 +22,7 @@ def sleeper() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
     children: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
-        children.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        children.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]))
         return children[-1]
 
     yield start

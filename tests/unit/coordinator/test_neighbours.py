@@ -98,7 +98,7 @@ def look(settings: Settings, answer: JobInfo | SlurmError, own: int = 8) -> list
 @pytest.mark.parametrize("answer", [GONE, AGAIN, UNKNOWN])
 def test_a_job_that_has_left(settings: Settings, left: Path, answer: JobInfo | SlurmError) -> None:
     """Its coordinator hangs."""
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as coordinator:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]) as coordinator:
         (left / "coordinator.pid").write_text(f"{coordinator.pid} {start_time(coordinator.pid)}\n")
         assert look(settings, answer) == [7]
         assert coordinator.wait(60) == -9

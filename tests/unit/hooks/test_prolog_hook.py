@@ -79,7 +79,7 @@ def test_what_an_earlier_run_left_is_removed_with_its_processes(
     directory = settings.paths.run / "7"
     prolog._start(settings, "")
     (directory / "shm" / "old").touch()
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     (directory / "coordinator.pid").write_text(f"{child.pid} {start_time(child.pid)}\n")
     prolog._start(settings, "")
     assert child.wait(60) == -signal.SIGKILL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,12 +24,13 @@ def compile_c(output: Path, *arguments: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # The task runs as another user in some tests: it must be able to pass through here.
-    folder = tmp_path_factory.mktemp("spank")
-    for parent in (folder, folder.parent, folder.parent.parent):
-        parent.chmod(0o755)
-    return folder
+def build() -> Iterator[Path]:
+    # The task runs as another user in some tests, who must be able to pass through here. So not below pytest's own
+    # directories: it closes them to others, again whenever another pytest starts.
+    with tempfile.TemporaryDirectory(prefix="slurmckpt-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
 
 
 @pytest.fixture(scope="session")
