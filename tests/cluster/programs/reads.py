@@ -23,8 +23,8 @@ def numbers(kind: str, path: str) -> Iterator[int]:
     elif kind == "mapped":
         with open(path) as file:
             content = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        while line := content.readline():
-            yield int(line)
+        while entry := content.readline():
+            yield int(entry)
     elif kind == "library":
         library = ctypes.CDLL(path)
         while True:
