@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,13 @@ from slurmckpt.capture import (
     listeners,
     peercred,
     resets,
+    rlimits,
     socketdirs,
     socketoptions,
     sysvipc,
     timerfds,
 )
+from slurmckpt.errors import SlurmckptError
 
 
 async def restore(
@@ -34,6 +37,10 @@ async def restore(
         await asyncio.to_thread(timerfds.adjust, images)
     except fileimages.ImageError as error:
         raise criu.CriuError(f"the image of the timers cannot be prepared: {error}") from error
+    try:
+        limits = await asyncio.to_thread(rlimits.read, images)
+    except (OSError, ValueError) as error:
+        raise criu.CriuError(f"what was noted of the processes' limits cannot be read: {error}") from error
     directories = await asyncio.to_thread(socketdirs.take, target.pod_init, images)
 
     async def connected() -> None:
@@ -47,9 +54,16 @@ async def restore(
         await asyncio.to_thread(socketoptions.apply, target.pod_init, images)
         await hooks.connected()
 
+    async def restored() -> None:
+        # CRIU does nothing in their name any more. A pod that is gone is the hook's to find out.
+        with contextlib.suppress(SlurmckptError):
+            real = (target.uid, target.gid) if installation.needs_real_id else None
+            await asyncio.to_thread(rlimits.apply, target.pod_init, limits, real)
+        await hooks.restored()
+
     try:
         async with listeners.made(target, images) as own:
-            inherit = {**hooks.inherit, **own}
-            await criu.restore(installation, target, images, replace(hooks, inherit=inherit, connected=connected))
+            own_hooks = replace(hooks, inherit={**hooks.inherit, **own}, connected=connected, restored=restored)
+            await criu.restore(installation, target, images, own_hooks)
     finally:
         await asyncio.to_thread(directories.close)

@@ -21,6 +21,7 @@ from slurmckpt.capture import (
     linkremaps,
     listeners,
     multicast,
+    rlimits,
     socketdirs,
     socketoptions,
     sysvipc,
@@ -175,6 +176,7 @@ class Cut:
 
     async def _dump(self, participant: Participant) -> None:
         pod, tools = participant.pod, self._tools
+        lifted = rlimits.Lifted((pod.uid, pod.gid) if tools.installation.needs_real_id else None)
 
         def starting() -> None:
             self._frozen_at = self._frozen_at or time.monotonic()
@@ -185,11 +187,13 @@ class Cut:
                 raise Skipped(reason)
             await self._stopped.arrive()
             await self._linking.begin(participant)
+            await asyncio.to_thread(lifted.lift, pod.init_pid, participant.images)
             # All keys the tasks were ever given: one that is no longer open does no harm.
             keys = {key for task in pod.tasks.values() for key in task.keys.values() if key.startswith("file[")}
             return sorted(keys)
 
         async def dumped() -> None:
+            lifted.lower()
             await self._linking.written(participant)
             await self._written.arrive()
 
@@ -208,6 +212,7 @@ class Cut:
             self._written.abort()
             raise
         finally:
+            lifted.lower()
             self._linking.end(participant)
 
     async def _all_stopped(self) -> None:

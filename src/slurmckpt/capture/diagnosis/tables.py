@@ -41,7 +41,7 @@ COMMON = _table(
     ),
     (
         r"Cannot allocate memory|Can't allocate memory|[Oo]ut of memory",
-        "there is not enough memory for CRIU beside the job: ask for more memory",
+        "there is not enough memory for CRIU beside the job: ask for more memory, or set no ulimit -v or -d",
     ),
     (
         r"[Cc]an't get rlimit (\d+)",

@@ -6,7 +6,7 @@ import resource
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
-from slurmckpt.capture import mqueues, procfs
+from slurmckpt.capture import mqueues, procfs, rlimits
 from slurmckpt.capture.inspect.descriptors import Descriptors, HalfPipe, other_end_lives, read_descriptors
 from slurmckpt.capture.inspect.mappings import Mappings, read_mappings
 from slurmckpt.capture.inspect.mounts import Mount, made_inside, mounts_of
@@ -57,7 +57,8 @@ class Inspection:
     the process's pid. open_limit: how many descriptors a process may have in a restore on this node. mounts_inside: the
     ids of the mounts that the job itself has made. places: of those processes whose directory may lie on one. watches:
     of inotify and fanotify. traits: of processes that have any. queues: names of POSIX message queues. notes: what
-    could not be looked at. tcp_to_stepd: the inodes of connections with slurmstepd.
+    could not be looked at. tcp_to_stepd: the inodes of connections with slurmstepd. small_files: processes that may
+    not write a file as large as CRIU's log, where root may not lift that, with how large one they may write.
     """
 
     init_pid: int
@@ -84,6 +85,7 @@ class Inspection:
     traits: list[Traits]
     queues: list[str]
     tcp_to_stepd: list[int]
+    small_files: list[tuple[Process, int]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -147,6 +149,7 @@ def inspect(
         tcp_to_stepd=tcp_to_stepd(init_pid, network),
         traits=read_traits(init_pid, processes),
         queues=mqueues.names(init_pid),
+        small_files=[] if _lifts_limits() else list(rlimits.fixed(processes)),
         notes=notes,
     )
 
@@ -162,10 +165,14 @@ def _places(processes: list[Process]) -> list[Place]:
 
 def _open_limit() -> int:
     """RLIMIT_NOFILE of a CRIU that we start: it raises its own as far as it may (rlimit_unlimit_nofile() in util.c)."""
-    status = procfs.fields(procfs.read_record(f"{procfs.PROC}/self/status") or b"")
-    if int(status["CapEff"], 16) >> _CAP_SYS_RESOURCE & 1:
+    if _lifts_limits():
         return int(procfs.read(f"{procfs.PROC}/sys/fs/nr_open") or b"0")
     return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+def _lifts_limits() -> bool:
+    status = procfs.fields(procfs.read_record(f"{procfs.PROC}/self/status") or b"")
+    return bool(int(status["CapEff"], 16) >> _CAP_SYS_RESOURCE & 1)
 
 
 def _leads_out(descriptors: Descriptors, network: Network, known: Container[str]) -> bool:
