@@ -15,7 +15,7 @@ PROGRAMS = {
     "pool": "python3 pool.py {rounds} {seconds}",
     "pipeline": "bash pipeline.sh {rounds} {seconds}",
 }
-ROUNDS = 60
+ROUNDS = 100
 STEPS = 60
 SRUN = """
 export MASTER_ADDR=$(hostname) MASTER_PORT=$((21000 + SLURM_JOB_ID)) USE_LIBUV=0
