@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cluster.harness import Cluster, chain, move, restored_from, wait_attempts
+import pytest
+
+from tests.cluster.harness import Cluster, chain, move, restored_from, wait_attempts, wait_for
 
 READERS = """[ "${1:-}" = again ] || "$BASH" "$0" again &
 exec 9<"$0"
@@ -31,6 +33,42 @@ def test_shells_read_on_where_they_were(cluster: Cluster, directory: Path) -> No
     # The script's third line, after "#!/bin/bash" and its first.
     third = READERS.splitlines()[1]
     assert (directory / "read").read_text().splitlines() == [third] * 2
+
+
+SPAWNS = """#!/usr/bin/env python3
+import hashlib, multiprocessing, os, subprocess, time
+
+def digest(data):
+    return hashlib.sha256(data).digest()
+
+if __name__ == "__main__":
+    state = b"start"
+    for number in range(COUNT):
+        with multiprocessing.get_context(METHOD).Pool(1) as pool:
+            state = pool.apply(digest, (state,))
+        print(number, state.hex(), flush=True)
+        time.sleep(0.1)
+    print(subprocess.run(["head", "-n1", __file__], capture_output=True, text=True, check=True).stdout, end="")
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_the_path_that_programs_remember_leads_to_it(cluster: Cluster, directory: Path, method: str) -> None:
+    """Workers that Python's multiprocessing starts load the script by it; from a node on which it began, over another."""
+    count = 20
+    script = SPAWNS.replace("COUNT", str(count)).replace("METHOD", repr(method))
+    job = cluster.submit(script, "--checkpoint-interval=infinite", directory=directory)
+    first = job.wait_running()
+    job.wait_output("^5 ")
+    seq = job.checkpoint()
+    move(job, first)
+    assert restored_from(job) == seq
+    link = f"/var/spool/slurmd.{first}/job{job.number:05d}"
+    second = job.node()
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert job.output().splitlines() == [*chain(count), "#!/usr/bin/env python3"]
+    cluster.all_idle()
+    wait_for("the link to be gone", lambda: cluster.root(second, f"test ! -L {link}", check=False).returncode == 0)
 
 
 def test_it_is_restored_again_from_there(cluster: Cluster, directory: Path) -> None:

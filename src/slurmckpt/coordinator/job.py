@@ -13,7 +13,7 @@ from typing import Any
 from slurmckpt import faults
 from slurmckpt.capture import procfs
 from slurmckpt.config import Settings
-from slurmckpt.coordinator import fence, gating, incarnation, leftovers, rules, shm
+from slurmckpt.coordinator import fence, gating, incarnation, leftovers, rules, scriptpaths, shm
 from slurmckpt.coordinator.checkpoints import Checkpointer
 from slurmckpt.coordinator.choice import Skipped
 from slurmckpt.coordinator.finished import ScriptEnd
@@ -190,6 +190,7 @@ class Job:
         faults.at("stop.pods")
         if self._incarnation is not None:
             shutil.rmtree(self._incarnation.staging, ignore_errors=True)
+        scriptpaths.remove(self.run_directory)
         with contextlib.suppress(shm.ShmError):
             shm.unmount(self.run_directory / "shm")
 

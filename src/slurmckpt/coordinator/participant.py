@@ -166,5 +166,6 @@ def image(participant: Participant, criu_version: str, shm: bool, script: Saved)
         environment=script.environment if step.name == "batch" else None,
         script_path=step.script_file.path,
         script_digest=step.script_file.digest,
+        script_paths=list(step.script_file.paths),
         gpu=participant.gpu,
     )

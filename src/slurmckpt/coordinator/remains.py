@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from slurmckpt.config import Settings
-from slurmckpt.coordinator import pointer, shm
+from slurmckpt.coordinator import pointer, scriptpaths, shm
 from slurmckpt.coordinator.proc import PID_FILE, start_time
 from slurmckpt.errors import SlurmckptError
 
@@ -78,6 +78,7 @@ class Incarnation:
         shutil.rmtree(self._settings.staging.path / str(self.job_id), ignore_errors=True)
         with contextlib.suppress(OSError):
             pointer.remove(self.directory)
+        scriptpaths.remove(self.directory)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def stand_by(self) -> None:

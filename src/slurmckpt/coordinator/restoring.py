@@ -14,7 +14,7 @@ from slurmckpt import faults
 from slurmckpt.capture import attributes, criu, fileimages, multicast, recreate, reopened, undo
 from slurmckpt.capture.cuda.mapping import Pairs
 from slurmckpt.capture.processes import pid_on_node, pod_processes
-from slurmckpt.coordinator import gating, held, outputs, shm, shm_charged
+from slurmckpt.coordinator import gating, held, outputs, scriptpaths, shm, shm_charged
 from slurmckpt.coordinator.files.putting_back import Traces, fill_carried, put_back
 from slurmckpt.coordinator.gpus import Gpus
 from slurmckpt.coordinator.network import JobNetwork, PodNetwork
@@ -105,14 +105,14 @@ async def restore(
     work.announce_tasks()
     await work.bring_back(pairs)
     await work.finish()
-    return work.network.notes
+    return [*work.network.notes, *work.lost]
 
 
 class _Restore:
     """One restore, step by step, in the order of its methods.
 
     inherit: CRIU's keys of what the processes had from outside -> our descriptors. adopted: whether pod init has the
-    shims, so that nothing else can have them any more.
+    shims, so that nothing else can have them any more. lost: what is worth knowing of paths that lead nowhere now.
     """
 
     def __init__(
@@ -137,6 +137,7 @@ class _Restore:
         self._images = plan.directory / image.directory / "images"
         self.inherit = inheritance(image, {index: task.descriptors for index, task in self._tasks.items()})
         self.adopted = False
+        self.lost: list[str] = []
         self.network = PodNetwork(
             restorer.enter,
             pod,
@@ -157,6 +158,9 @@ class _Restore:
             self.inherit |= self._stand.inherit
         if self._image.script_path != self._step.script_file.path:
             await move_script(self._images, self._image.script_path, self._step.script_file.path)
+        known, script = self._image.script_paths, self._step.script_file
+        self.lost = await asyncio.to_thread(scriptpaths.lead, known, script, self._pod.settings.run)
+        self._step.script_file = script.known_at(known)
 
     async def put_files_back(self, holders: Sequence[OutputHolder]) -> None:
         """To the boundary, in the order in which one may lie in the other; what is printed comes last."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from slurmckpt import faults
-from slurmckpt.coordinator import failures, finished, gating, gpu_launch, outputs, restoring, scriptfile, shm, trust
+from slurmckpt.coordinator import failures, finished, gating, gpu_launch, outputs, restoring, scriptpaths, shm, trust
 from slurmckpt.coordinator.files.putting_back import take_away
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.network import JobNetwork
@@ -89,7 +89,8 @@ class StepRunner:
             for task in tasks:
                 step.streams.keep(step.name, task)
             if step.name == "batch":
-                step.script_file = await incarnation.files.run(scriptfile.read, tasks[0].program)
+                number = incarnation.spec.job.job_id
+                step.script_file = await incarnation.files.run(scriptpaths.read, tasks[0].program, number)
             if returning is not None:
                 await self._come_back(returning, step, tasks, groups[0])
             else:

@@ -9,19 +9,30 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 # Slurm refuses scripts above max_script_size, by default 4 MiB and at most 512 MiB (slurm.conf(5)).
 _MAX_BYTES = 512 * 1024 * 1024
 _CHUNK = 1024 * 1024
+# slurmd's name for it.
+NAME = "slurm_script"
 
 
 @dataclass(frozen=True)
 class ScriptFile:
-    """path: as slurmd gave it to the batch step. digest: SHA-256 of its content. Both empty when there is none."""
+    """path: as slurmd gave it to the batch step. digest: SHA-256 of its content. Both empty when there is none.
+
+    paths: that one, and those on the nodes where the script was before; none but those that slurmd has used.
+    """
 
     path: str = ""
     digest: str = ""
+    paths: tuple[str, ...] = ()
+
+    def known_at(self, paths: Iterable[str]) -> ScriptFile:
+        """The same, where it was at these paths, too."""
+        return replace(self, paths=tuple(dict.fromkeys((*paths, *self.paths))))
 
 
 NONE = ScriptFile()

@@ -14,8 +14,9 @@ import pytest
 
 import slurmckpt
 from slurmckpt.config import Paths, Settings, Staging
-from slurmckpt.coordinator import pointer, remains
+from slurmckpt.coordinator import pointer, remains, scriptpaths
 from slurmckpt.coordinator.remains import Incarnation, kill_noted
+from slurmckpt.coordinator.scriptfile import ScriptFile
 from tests.unit.awaiting import wait_until
 from tests.unit.coordinator.parts import note
 
@@ -150,3 +151,12 @@ def test_an_epilog_that_has_done_its_work(settings: Settings, job: Path) -> None
         assert process.stdout is not None and process.stdout.read() == b""
         assert process.wait() == 0
     assert job.exists() and (settings.staging.path / "7").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the directories have to be root's")
+def test_links_to_the_batch_script_go_with_the_job(settings: Settings, job: Path, tmp_path: Path) -> None:
+    old = tmp_path / "slurmd.n1/job00007/slurm_script"
+    assert scriptpaths.lead([str(old)], ScriptFile("/var/spool/job00007/slurm_script", "digest"), job) == []
+    assert old.parent.is_symlink()
+    Incarnation(settings, 7).remove_files()
+    assert not old.parent.parent.exists() and not job.exists()

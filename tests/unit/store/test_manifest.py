@@ -91,6 +91,7 @@ FULL = Manifest(
             environment="environment",
             script_path="/var/spool/slurmd.n1/job00007/slurm_script",
             script_digest="ef" * 32,
+            script_paths=["/var/spool/slurmd.n1/job00007/slurm_script"],
             absent_files=["/home/jane/run.db-journal"],
         )
     ],

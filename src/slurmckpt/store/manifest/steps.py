@@ -70,7 +70,8 @@ class StepImage:
     other yet may know it by any. outside: connections that led out of the pod; inside: those that did not, each as
     both of its ends name it. launches: sruns that a batch script waits for. environment: file of the checkpoint with
     SLURM_* as they were when the batch script began. script_path, script_digest: where the batch script lay on its
-    node, and SHA-256 (hex) of its content; empty for a step. absent_files: paths that would belong to an open file, and
+    node, and SHA-256 (hex) of its content; empty for a step. script_paths: where slurmd had it, on all nodes so far.
+    absent_files: paths that would belong to an open file, and
     where none was. gpu: None when no process had CUDA state.
     """
 
@@ -96,6 +97,7 @@ class StepImage:
     environment: str | None = None
     script_path: str = ""
     script_digest: str = ""
+    script_paths: list[str] = field(default_factory=list)
     absent_files: list[str] = field(default_factory=list)
     gpu: GpuImage | None = None
 
@@ -125,6 +127,7 @@ def read_step(fields: Fields) -> StepImage:
         environment=checks.file_name(fields, "environment"),
         script_path=fields.text("script_path"),
         script_digest=fields.text("script_digest"),
+        script_paths=checks.absolutes(fields, "script_paths"),
         absent_files=checks.absolutes(fields, "absent_files"),
         gpu=read_gpu(gpu_fields) if (gpu_fields := fields.optional_object("gpu")) is not None else None,
     )
