@@ -18,8 +18,8 @@ COUNT = 150
 def numbers(kind: str, path: str) -> Iterator[int]:
     if kind == "stream":
         with open(path) as file:
-            for line in file:
-                yield int(line)
+            for text in file:
+                yield int(text)
     elif kind == "mapped":
         with open(path) as file:
             content = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
