@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cluster.harness import Cluster, Job, events, move, restored_from
+from tests.cluster.harness import Cluster, Job, events, move, restored_from, settings
 
 ON_REQUEST = "--checkpoint-interval=infinite"
 COUNT = 150
@@ -56,3 +56,62 @@ def test_what_is_read_in_the_nodes_own_tmp_comes_along(cluster: Cluster, directo
     for kind in KINDS:
         assert [line for line in lines if line.startswith(kind)] == [f"{kind} {number}" for number in range(COUNT)]
     assert len(lines) == len(KINDS) * COUNT
+
+
+# Everything that it makes lies in the node's own /tmp: sources, objects, programs, and gcc's temporary files, of which
+# most are open in no process at a given moment.
+COMPILES = """
+mkdir -p /tmp/build-$SLURM_JOB_ID && cd /tmp/build-$SLURM_JOB_ID
+for part in a b c; do
+    for n in $(seq 200); do echo "double $part$n(double x) { return x * $n + NUMBER; }"; done >$part.c
+done
+echo 'double a7(double), b8(double), c9(double); int printf(const char *, ...);
+int main(void) { return printf("compiled %d %g\\n", NUMBER, a7(1) + b8(1) + c9(1)) < 0; }' >main.c
+printf 'prog: main.c a.o b.o c.c\\n\\tgcc -O2 -DNUMBER=$(n) main.c c.c a.o b.o -o prog\\n' >Makefile
+printf '%%.o: %%.c\\n\\tgcc -O2 -DNUMBER=$(n) -c $< -o $@\\n' >>Makefile
+for n in $(seq COUNT); do make -s -B -j2 n=$n prog && ./prog || exit 1; done
+"""
+BUILDS = 40
+
+
+def test_a_compiler_goes_on_where_it_was(cluster: Cluster, directory: Path) -> None:
+    """In the middle of make, gcc and ld, whatever these have written and closed already."""
+    job = cluster.submit(COMPILES.replace("COUNT", str(BUILDS)), ON_REQUEST, "--ntasks=2", directory=directory)
+    job.wait_output("^compiled 5 ")
+    seq = job.checkpoint()
+    move(job, job.node())
+    assert restored_from(job) == seq
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert not events(job)
+    # The functions of one line each: 7 + 8 + 9, and the number three times.
+    assert job.output().splitlines() == [f"compiled {n} {24 + 3 * n}" for n in range(1, BUILDS + 1)]
+
+
+READS = """import mmap, os, time
+with open(f"/tmp/large-{os.environ['SLURM_JOB_ID']}", "w+b") as file:
+    file.truncate(3 << 20)
+with open(file.name, "rb") as file:
+    content = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+print("ready", flush=True)
+while not os.path.exists("go"): time.sleep(0.05)
+"""
+
+
+def test_what_another_node_will_miss_is_told_once(cluster: Cluster, directory: Path) -> None:
+    """And that checkpoint is refused there, with its name."""
+    (directory / "reads_large.py").write_text(READS)
+    with settings(cluster, '[files]\nmax_read = "1M"'):
+        job = cluster.submit("exec python3 reads_large.py", ON_REQUEST, directory=directory)
+        job.wait_output("^ready$")
+        name = f"/tmp/large-{job.number}"
+        for _ in range(2):
+            job.checkpoint()
+        told = [line for line in job.output().splitlines() if line.startswith("slurmckpt: ")]
+        assert len(told) == 1 and told[0].startswith(
+            f"slurmckpt: a restore on another node will need {name} (3.1 MB), which the job reads"
+        )
+        assert [told[0].removeprefix("slurmckpt: ")] == events(job)
+        move(job, job.node())
+        line = job.wait_output("^slurmckpt: cold start: .*")[0]
+    assert name in line
+    job.cancel()

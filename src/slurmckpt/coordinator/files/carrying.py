@@ -140,6 +140,12 @@ def empty(directory: Directory, filled: Filled) -> None:
         os.rmdir(directory.path.lstrip("/"), dir_fd=directory.root)
 
 
+def values(pods: Sequence[Pod], name: str) -> list[str]:
+    """The directories that this variable names in the environments of the processes. As root."""
+    found = {expand(f"${name}", _environment(process.pid), "") for pod in pods for process in pod.scan.processes}
+    return sorted(found - {""})
+
+
 def _environment(pid: int) -> dict[str, str]:
     text = procfs.read(f"{procfs.PROC}/{pid}/environ", _ENVIRONMENT_BYTES) or b""
     pairs = (os.fsdecode(entry).partition("=") for entry in text.split(b"\0"))

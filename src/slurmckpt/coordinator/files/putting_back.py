@@ -149,6 +149,8 @@ class _Returning:
             return self._plan_pipe()
         if file.policy == "read":
             return self._plan_read()
+        if file.policy in ("temporary", "directory"):
+            return self._plan_missing()
         status = self._look()
         if status is None or not stat.S_ISREG(status.st_mode):
             if file.policy != "save":
@@ -199,6 +201,26 @@ class _Returning:
         if seen == (file.inode, file.size, file.modified) or self._has_content():
             return None
         raise Refused(f"{file.path}, {self._use} at the checkpoint, has other content now")
+
+    def _plan_missing(self) -> Change | None:
+        """What is there is left alone."""
+        if self._look() is not None:
+            return None
+        self._check_place(None)
+        return self._make_directory if self.file.policy == "directory" else self._replace
+
+    def _make_directory(self) -> None:
+        with self._errors("cannot be made anew"):
+            self._make_directories()
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self._below, 0o700, dir_fd=self.place.root)
+                self.place.parents.append(self.file.path)
+            if self.file.path in self.place.parents:
+                directory = os.open(self._below, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=self.place.root)
+                try:
+                    os.fchmod(directory, self.file.mode)
+                finally:
+                    os.close(directory)
 
     def _make_pipe(self) -> None:
         with self._errors("cannot be made anew"):
@@ -325,6 +347,8 @@ class _Returning:
 
     @property
     def _use(self) -> str:
+        if self.file.policy in ("temporary", "directory"):
+            return "in a temporary directory"
         return "open for reading" if self.file.policy == "read" else "open for writing"
 
     @property

@@ -17,7 +17,7 @@ from slurmckpt.capture.inspect.mounts import LOCAL_FILE_SYSTEMS, Mount, mount_of
 from slurmckpt.capture.inspect.used import UsedFile
 from slurmckpt.coordinator.files import content
 from slurmckpt.coordinator.files.records import opened, record
-from slurmckpt.coordinator.files.rules import Pod, Rules
+from slurmckpt.coordinator.files.rules import Pod, Rules, Treatment
 from slurmckpt.store.manifest import OpenFile
 from slurmckpt.units import format_bytes
 
@@ -29,6 +29,7 @@ _MAX_FILES = 4096
 _SMALL_BYTES = 1 << 20
 _MAX_HELD = 256
 _NAMED = 2
+_OURS = ("read", "temporary")
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,13 @@ class ReadFile:
 
 @dataclass(frozen=True)
 class Found:
-    """wanted: of each pod, what is to be saved. left: what lies on the node itself and cannot be."""
+    """wanted: of each pod, what is to be saved. left: what lies on the node itself and cannot be. seen: all of both, by
+    device and inode.
+    """
 
     wanted: list[list[ReadFile]]
     left: list[ReadFile] = field(default_factory=list)
+    seen: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def bytes(self) -> int:
@@ -87,11 +91,11 @@ def find(
             total += one.size if fitting[identity] else 0
     wanted = [[one for one in each if fitting[one.device, one.inode]] for each in seen]
     left = {one.path: one for each in seen for one in each if one.is_local and not fitting[one.device, one.inode]}
-    return Found(wanted, list(left.values()))
+    return Found(wanted, list(left.values()), set(fitting))
 
 
 class Reader:
-    """Saves what is read in one cut. left: what lies on the node itself and was not saved."""
+    """Saves what is read in one cut, and what nobody has open. left: what lies on the node itself and was not saved."""
 
     def __init__(self, reserve: Callable[[int], int], places: dict[tuple[int, int], int]) -> None:
         """reserve: gives room for so many bytes, by the place where it begins. places: of what is saved already."""
@@ -103,7 +107,13 @@ class Reader:
         self._notes: list[list[OpenFile]] = []
 
     def save(
-        self, pod: Pod, files: Sequence[ReadFile], target: int, noted: list[OpenFile], go_on: Callable[[], None]
+        self,
+        pod: Pod,
+        files: Sequence[ReadFile],
+        target: int,
+        noted: list[OpenFile],
+        go_on: Callable[[], None],
+        treatment: Treatment = "read",
     ) -> None:
         """Note these files of a pod in `noted`, with their content in `target`. As the user, while the ranks stand.
 
@@ -113,7 +123,7 @@ class Reader:
         for file in files:
             go_on()
             try:
-                saved = self._save(pod.root, file, target, go_on)
+                saved = self._save(pod.root, file, target, go_on, treatment)
             except OSError:
                 saved = None
             if saved is not None:
@@ -133,7 +143,7 @@ class Reader:
                 whole = False
             if not whole:
                 for noted in self._notes:
-                    noted[:] = [one for one in noted if one.policy != "read" or one.content != place]
+                    noted[:] = [one for one in noted if one.policy not in _OURS or one.content != place]
                 if file.is_local:
                     self.left.append(file)
 
@@ -143,7 +153,9 @@ class Reader:
             os.close(source)
         self._held.clear()
 
-    def _save(self, root: int, file: ReadFile, target: int, go_on: Callable[[], None]) -> OpenFile | None:
+    def _save(
+        self, root: int, file: ReadFile, target: int, go_on: Callable[[], None], treatment: Treatment
+    ) -> OpenFile | None:
         with opened(root, file.path, os.O_RDONLY) as descriptor:
             status, identity = os.fstat(descriptor), (file.device, file.inode)
             if (status.st_dev, status.st_ino) != identity:
@@ -155,21 +167,26 @@ class Reader:
                 else:
                     self._held[identity] = os.dup(descriptor), status, file
                 self._places[identity] = place
-            return record(file.path, status, "read", self._places[identity])
+            return record(file.path, status, treatment, self._places[identity])
 
 
 def describe(left: Sequence[ReadFile]) -> str:
     """What a restore on another node will miss, for the job's user; empty when nothing."""
     if not left:
         return ""
-    largest = sorted(left, key=lambda one: one.size, reverse=True)[:_NAMED]
-    names = ", ".join(f"{one.path} ({format_bytes(one.size)})" for one in largest)
-    more = len(left) - len(largest)
     return (
-        f"a restore on another node will need {names}{f' and {more} more files' if more else ''}, which the job reads"
-        " and which are on this node only: put them where all nodes see them, or let the site carry their directory"
-        " (files.carry) or save more (files.max_read)"
+        f"a restore on another node will need {named(left)}, which the job reads and which are on this node only: put"
+        " them where all nodes see them, or let the site carry their directory (files.carry) or save more"
+        " (files.max_read)"
     )
+
+
+def named(files: Sequence[ReadFile]) -> str:
+    """The largest of them by name, and how many more there are."""
+    largest = sorted(files, key=lambda one: one.size, reverse=True)[:_NAMED]
+    names = ", ".join(f"{one.path} ({format_bytes(one.size)})" for one in largest)
+    more = len(files) - len(largest)
+    return f"{names}{f' and {more} more files' if more else ''}"
 
 
 def _looked_at(pod: Pod, rules: Rules) -> Iterator[ReadFile]:

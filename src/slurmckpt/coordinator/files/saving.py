@@ -20,7 +20,8 @@ from slurmckpt import faults
 from slurmckpt.capture.inspect.mounts import Mount, mounts_of
 from slurmckpt.capture.preflight import OpenFile as Found
 from slurmckpt.capture.preflight import PodScan
-from slurmckpt.coordinator.files import carrying, companions, content, reading
+from slurmckpt.coordinator import company
+from slurmckpt.coordinator.files import carrying, companions, content, reading, temporary
 from slurmckpt.coordinator.files.records import opened, record
 from slurmckpt.coordinator.files.rules import Pod, Rules, Treatment, began, decide
 from slurmckpt.errors import SlurmckptError
@@ -86,10 +87,13 @@ class Saver:
         self._clones: list[tuple[int, int, int, str]] = []
         self._reader = reading.Reader(self._reserve, self._places)
         self._stack.callback(self._reader.close)
+        self._temporary = temporary.Temporary()
 
     @property
     def left(self) -> str:
-        return reading.describe(self._reader.left)
+        found = self._temporary
+        texts = reading.describe(self._reader.left), temporary.describe(found.left, found.overflow)
+        return "; ".join(text for text in texts if text)
 
     async def save(
         self,
@@ -111,13 +115,18 @@ class Saver:
         treated = decide(pods, self._rules, without, carried)
         read = await asyncio.to_thread(reading.find, pods, self._rules, without, carried, scripts)
         self._reader.left += read.left
+        self._temporary = await self._find_temporary(pods, init_pids, read, carried, without)
         for number, each in enumerate(directories):
             archive = f"carried-{number}.tar"
             target = self._create(archive)
             limit = self._rules.settings.max_carry
             await self._within(self._files.run(carrying.save, each, target, limit, self._go_on))
             self.carried.append(CarriedDirectory(each.path, archive))
-        if any(read.wanted) or any(treatment == "save" for each in treated for treatment in each.values()):
+        if (
+            any(read.wanted)
+            or self._temporary.files
+            or any(treatment == "save" for each in treated for treatment in each.values())
+        ):
             self._target = self._create(CONTENT)
         saved = [
             await self._within(self._files.run(self._save_pod, pod, each))
@@ -127,6 +136,8 @@ class Saver:
             await self._within(
                 self._files.run(self._reader.save, pod, wanted, self._target, one.open_files, self._go_on)
             )
+        if pods:
+            await self._within(self._files.run(self._save_temporary, pods[0], saved[0].open_files))
         return saved
 
     async def finish(self) -> None:
@@ -166,6 +177,32 @@ class Saver:
                 saved.open_files.append(self._measure(root, file, instead))
         saved.open_files.extend(self._pipes(pod))
         return saved
+
+    async def _find_temporary(
+        self,
+        pods: Sequence[Pod],
+        init_pids: Sequence[int],
+        read: reading.Found,
+        carried: Sequence[str],
+        without: Collection[tuple[int, int]],
+    ) -> temporary.Temporary:
+        """What lies in /tmp and is nobody's but the job's; all its pods see the same."""
+        rules, scans = self._rules, [pod.scan for pod in pods]
+        pids = {process.pid for scan in scans for process in scan.processes}
+        if not pods or not rules.settings.max_read:
+            return temporary.Temporary()
+        if not await asyncio.to_thread(company.is_alone, rules.uid, init_pids, pids):
+            return temporary.Temporary()
+        tops = temporary.places(pods[0], await asyncio.to_thread(carrying.values, pods, "TMPDIR"))
+        known = {(file.device, file.inode) for scan in scans for file in (*scan.open_files, *scan.named_pipes)}
+        known |= read.seen | set(without)
+        return await self._within(self._files.run(temporary.find, pods[0], rules, tops, carried, known, read.bytes))
+
+    def _save_temporary(self, pod: Pod, noted: list[OpenFile]) -> None:
+        found = self._temporary
+        self._reader.save(pod, found.files, self._target, noted, self._go_on, "temporary")
+        # After the files: they may be closed for writing.
+        noted += [record(path, status, "directory") for path, status in found.directories]
 
     def _pipes(self, pod: Pod) -> Iterator[OpenFile]:
         """What is in them CRIU has; it needs them to be there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from slurmckpt.errors import Refused
 from slurmckpt.store.fields import Fields
@@ -14,8 +14,9 @@ MANIFEST_NAME = "manifest.json"
 SIGNATURE_NAME = "manifest.sig"
 
 Stored = Literal["plain", "zstd"]
-FilePolicy = Literal["truncate", "keep", "save", "unchanged", "carried", "pipe", "read"]
-_FILE_POLICIES: tuple[FilePolicy, ...] = ("truncate", "keep", "save", "unchanged", "carried", "pipe", "read")
+FilePolicy = Literal["truncate", "keep", "save", "unchanged", "carried", "pipe", "read", "temporary", "directory"]
+_FILE_POLICIES: tuple[FilePolicy, ...] = get_args(FilePolicy)
+_SAVED = ("save", "read", "temporary")
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,12 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class OpenFile:
-    """A file that a pod had open for writing, or that belongs to one, or a named pipe; or one that it reads. All as at
-    the boundary.
+    """A file that a pod had open for writing, or that belongs to one, or a named pipe; or one that it reads, or has
+    put into a temporary directory. All as at the boundary.
 
     size: in bytes. policy: what a restore does with it (coordinator/files/rules.py). inode: decimal; empty when
     unknown. modified: ns since 1970. owner, group: ids. content: where its bytes begin in `files.data`, for the
-    policies "save" and "read"; else None. sample: a short hash of places in it, for "truncate"; empty when there is
+    policies that save it; else None. sample: a short hash of places in it, for "truncate"; empty when there is
     none.
     """
 
@@ -120,8 +121,8 @@ def read_open(fields: Fields) -> OpenFile:
         content=fields.optional_whole("content", lowest=0),
         sample=fields.text("sample"),
     )
-    if (file.policy in ("save", "read")) != (file.content is not None):
-        fields.fail("content", 'a place for the policies "save" and "read", and null for all others')
+    if (file.policy in _SAVED) != (file.content is not None):
+        fields.fail("content", "a place for the policies " + ", ".join(_SAVED) + ", and null for all others")
     fields.done()
     return file
 
