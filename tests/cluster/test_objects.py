@@ -44,3 +44,9 @@ def test_calls_that_wait_are_not_interrupted(cluster: Cluster, directory: Path) 
     looks.build(cluster, directory, "sleeps")
     told = looks.go_through(cluster, directory, {"sleeps": "./sleeps"})["sleeps"]
     assert all(line.endswith("failed=0 error=0") for line in looks.same(told))
+
+
+def test_what_is_set_once_for_memory_and_threads(cluster: Cluster, directory: Path) -> None:
+    """Advice about mappings, locks of memory, and what single threads have of their own."""
+    looks.build(cluster, directory, "marks")
+    looks.same(looks.go_through(cluster, directory, {"marks": "./marks"})["marks"])

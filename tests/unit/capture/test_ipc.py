@@ -68,6 +68,32 @@ def test_another_personality(make_pod: MakePod) -> None:
     assert "has the personality 0x40000 (setarch), which a restore would not give back: start it without" in sentence
 
 
+@pytest.mark.parametrize("number, name", [(10, "SIGUSR1"), (0, "no signal"), (35, "signal 35")])
+def test_another_signal_at_the_end(make_pod: MakePod, number: int, name: str) -> None:
+    code = "import platform, time\nclone = {'x86_64': 56, 'aarch64': 220}[platform.machine()]\n"
+    code += f"if c.syscall(clone, {number}, 0, 0, 0, 0) == 0: time.sleep(1000)\nready()"
+    (sentence,) = refusals(make_pod(LIBC + code))
+    assert f"has {name} sent to its parent at its end and not SIGCHLD (clone), which a restore would not" in sentence
+
+
+@pytest.mark.parametrize(
+    "flag, what",
+    [
+        (0x400, "with open files of its own (unshare)"),
+        (0x200, "with a working directory and umask of its own (unshare)"),
+    ],
+)
+def test_a_thread_that_shares_less_than_others(make_pod: MakePod, flag: int, what: str) -> None:
+    code = f"import threading\ndone, here = threading.Event(), threading.Event()\ndef run():\n    c.unshare({flag})\n"
+    code += "    here.set()\n    done.wait()\n"
+    code += "for _ in range(2): threading.Thread(target=done.wait, daemon=True).start()\n"
+    assert refusals(make_pod(LIBC + code + "ready()")) == []
+    (sentence,) = refusals(
+        make_pod(LIBC + code + "threading.Thread(target=run, daemon=True).start(); here.wait(); ready()")
+    )
+    assert f"has a thread {what}, which cannot be captured" in sentence
+
+
 def test_a_process_that_is_just_being_started(make_pod: MakePod, tmp_path: Path) -> None:
     """Its parent waits in the kernel until it executes its program, and cannot be stopped."""
     source = "#include <unistd.h>\nint main(void) { if (vfork() == 0) for (;;) pause(); return 0; }"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,7 +14,9 @@ from slurmckpt.capture.processes import Process
 
 # kcmp(2): number (arch/x86/entry/syscalls/syscall_64.tbl, uapi/asm-generic/unistd.h) and what to compare.
 _SYS_KCMP = {"x86_64": 312, "aarch64": 272}
-_KCMP_VM, _KCMP_SYSVSEM = 1, 6
+_KCMP_VM, _KCMP_FILES, _KCMP_FS, _KCMP_SYSVSEM = 1, 2, 3, 6
+# exit_signal among the fields of /proc/PID/stat that follow the command (proc_pid_stat(5): the 38th of all).
+_EXIT_SIGNAL = 38 - 3
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -21,13 +24,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Traits:
     """has_undo: it has used System V semaphores with SEM_UNDO, on a machine where that is not carried; of a process
     that has threads, or had some, nobody can say it there. personality: as personality(2), where it is not ours.
-    is_vforked: it shares its parent's memory, as it has not executed its program yet (vfork(2)).
+    is_vforked: it shares its parent's memory, as it has not executed its program yet (vfork(2)). end_signal: what its
+    parent gets at its end, where that is not SIGCHLD. own_files, own_directory: whether a thread has, apart from the
+    others (unshare(2)): open files; a working directory, root and umask.
     """
 
     process: Process
     has_undo: bool
     personality: int | None
     is_vforked: bool = False
+    end_signal: int | None = None
+    own_files: bool = False
+    own_directory: bool = False
 
 
 def read_traits(init_pid: int, processes: Iterable[Process]) -> list[Traits]:
@@ -38,14 +46,35 @@ def read_traits(init_pid: int, processes: Iterable[Process]) -> list[Traits]:
     for process in processes:
         personality = _personality(process.pid)
         other = personality if personality is not None and personality != ours else None
-        one = Traits(process, has_sets and _has_undo(process.pid, init_pid), other, _is_vforked(process))
-        if one.has_undo or one.personality is not None or one.is_vforked:
+        one = Traits(
+            process,
+            has_sets and _has_undo(process.pid, init_pid),
+            other,
+            _is_vforked(process),
+            _end_signal(process.pid),
+            *_apart(process.pid),
+        )
+        if one != Traits(process, False, None):
             found.append(one)
     return found
 
 
 def _is_vforked(process: Process) -> bool:
     return bool(process.ppid) and _compare(process.ppid, process.pid, _KCMP_VM) == 0
+
+
+def _end_signal(pid: int) -> int | None:
+    fields = (procfs.read_record(f"{procfs.PROC}/{pid}/stat") or b"").rpartition(b") ")[2].split()
+    number = int(fields[_EXIT_SIGNAL]) if len(fields) > _EXIT_SIGNAL else signal.SIGCHLD
+    # -1: one that is gone but for its entry.
+    return None if number in (signal.SIGCHLD, -1) else number
+
+
+def _apart(pid: int) -> tuple[bool, bool]:
+    """own_files and own_directory."""
+    others = [int(name) for name in procfs.names(f"{procfs.PROC}/{pid}/task") if int(name) != pid]
+    files, directory = (any(_compare(pid, tid, what) > 0 for tid in others) for what in (_KCMP_FILES, _KCMP_FS))
+    return files, directory
 
 
 def _has_undo(pid: int, init_pid: int) -> bool:
