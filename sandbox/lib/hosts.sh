@@ -31,7 +31,7 @@ clock_offset() {
 }
 
 host_boot() {
-    local host=$1 dir=$STATE/hosts/$1 offset starter pid address layers
+    local host=$1 dir=$STATE/hosts/$1 began=$EPOCHSECONDS offset starter pid address layers
     mkdir -p "$dir"
     if [ -e "$dir/failed" ]; then declare_dead "$host"; fi
     cgroup_create "$host"
@@ -47,6 +47,8 @@ host_boot() {
         read -r pid _ 2>/dev/null <"/proc/$starter/task/$starter/children"
     done
     echo "$pid $(readlink "/proc/$starter/ns/pid_for_children")" >"$dir/pid"
+    # On a busy machine its daemons may have started before this.
+    touch --date="@$began" "$dir/pid"
     rm -f "$dir/failed"
 }
 
@@ -63,10 +65,10 @@ host_kill() {
         mntns=$(readlink "/proc/$PID/ns/mnt")
         kill -KILL "$PID"
         cgroup_thaw "$host"
-        await 30 "processes of $host still there" gone "$PID"
-        await 30 "something still holds the mounts of $host" unused "$mntns"
+        await 120 "processes of $host still there" gone "$PID"
+        await 120 "something still holds the mounts of $host" unused "$mntns"
     fi
-    await 30 "cgroups of $host still in use" cgroup_remove "$host"
+    await 120 "cgroups of $host still in use" cgroup_remove "$host"
     link_remove "$host"
     rm -f "$STATE/hosts/$host/pid"
 }

@@ -55,10 +55,10 @@ verb_up() {
         started+=("$host")
     done
     [ ${#started[@]} -eq 0 ] || say "starting ${started[*]}"
-    for host in "${started[@]}"; do await 30 "$host has not started its daemons" host_started "$host"; done
+    for host in "${started[@]}"; do await 120 "$host has not started its daemons" host_started "$host"; done
     for host in $(hosts); do
         link_is_up "$host" || link_up "$host"
-        case $host in n*) await 90 "$host is not usable" usable "$host" ;; esac
+        case $host in n*) await 240 "$host is not usable" usable "$host" ;; esac
     done
     say "up: $nodes nodes, Debian $SUITE ($((SECONDS - start)) s)"
 }
@@ -102,11 +102,11 @@ verb_start() {
         link_up "$host"
     else
         host_boot "$host"
-        await 30 "$host has not started its daemons" host_started "$host"
+        await 120 "$host has not started its daemons" host_started "$host"
     fi
     case $host in
-    ctl) for node in $(hosts); do await 60 "slurmctld does not know $node yet" settled "$node"; done ;;
-    n*) await 90 "$host is not usable" usable "$host" ;;
+    ctl) for node in $(hosts); do await 240 "slurmctld does not know $node yet" settled "$node"; done ;;
+    n*) await 240 "$host is not usable" usable "$host" ;;
     esac
 }
 
@@ -143,7 +143,7 @@ verb_down() {
     esac
     stop_all
     switch_remove
-    await 10 "cgroups of the sandbox still in use" cgroup_remove
+    await 60 "cgroups of the sandbox still in use" cgroup_remove
     rm -rf "${DATA:?}"/{disks,home,store,etc,src}
     rmdir "$STATE_ROOT" 2>/dev/null
     [ -z "$purge" ] || purge_cache
