@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "pids.h"
+
 /* poll's entries before those of the tasks' shims */
 enum { POLL_SIGNALS, POLL_STATUS, POLL_COORDINATOR, POLL_SETUP, POLL_ANCHOR, POLL_TASKS };
 
@@ -111,14 +113,19 @@ static int open_status_pipe(struct pod *pod, struct reason *reason)
 	return 0;
 }
 
-static void post_ready(struct pod *pod, pid_t pid)
+static int post_ready(struct pod *pod, pid_t pid, struct reason *reason)
 {
 	struct message ready;
+	pid_t max = pids_max(reason);
 
+	if (max < 0)
+		return -1;
 	message_start(&ready, "READY");
 	message_add(&ready, "pid", "%d", pid);
+	message_add(&ready, "pid_max", "%d", max);
 	message_add_fd(&ready, fcntl(pod->status_write, F_DUPFD_CLOEXEC, 3));
 	pod_post(pod, &ready);
+	return 0;
 }
 
 int pod_serve(const struct pod_links *links, struct reason *reason)
@@ -134,9 +141,8 @@ int pod_serve(const struct pod_links *links, struct reason *reason)
 	};
 	int result = -1;
 
-	if (open_status_pipe(&pod, reason))
+	if (open_status_pipe(&pod, reason) || post_ready(&pod, links->pid, reason))
 		goto out;
-	post_ready(&pod, links->pid);
 	result = run(&pod, reason);
 	pod_bury(&pod);
 out:

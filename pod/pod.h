@@ -168,14 +168,13 @@ int hold_take_pass(struct pod *pod, const struct message *message, struct reason
 
 /* ---- pod_leader.c ---- */
 
-int leader_start(struct pod *pod, const char *path, struct reason *reason);
+/* The leader gets this pid, and its tasks those after it. */
+int leader_start(struct pod *pod, const char *path, pid_t pid, struct reason *reason);
 /* One message of the leader during setup. */
 void leader_serve(struct pod *pod);
 /* What the leader has reported so far. */
 void leader_read_status(struct pod *pod);
 /* The leader is dead. */
 void leader_ended(struct pod *pod, int wait_status);
-/* The next process of the pod gets the pid after this one, if it is free. */
-int leader_set_last_pid(int pid, struct reason *reason);
 
 #endif

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "pids.h"
 #include "pod.h"
 
 void pod_post(struct pod *pod, struct message *message)
@@ -41,7 +42,7 @@ void pod_fail(struct pod *pod, const struct reason *reason)
 static int take_leader(struct pod *pod, struct message *message, struct reason *reason)
 {
 	const char *path = message_value(message, "path");
-	uint64_t count;
+	uint64_t count, pid;
 
 	if (pod->phase != PHASE_EMPTY)
 		return refuse(reason, "LEADER came while the pod is not empty");
@@ -49,10 +50,12 @@ static int take_leader(struct pod *pod, struct message *message, struct reason *
 		return refuse(reason, "LEADER needs path=, absolute");
 	if (!message_number(message, "ntasks", POD_TASKS_MAX, &count) || count == 0)
 		return refuse(reason, "LEADER needs ntasks= from 1 to %d", POD_TASKS_MAX);
+	if (!message_number(message, "pid", INT32_MAX, &pid) || pid < 2)
+		return refuse(reason, "LEADER needs pid=, from 2 on");
 	tasks_reset(pod);
 	pod->expected = count;
 	pod->phase = PHASE_STARTING;
-	if (leader_start(pod, path, reason))
+	if (leader_start(pod, path, (pid_t)pid, reason))
 		return -1;
 	peer_post(&pod->setup, message);
 	return 0;
@@ -77,6 +80,15 @@ static int take_task(struct pod *pod, struct message *message, struct reason *re
 	memmove(message->fds, message->fds + 1, message->fd_count * sizeof(*message->fds));
 	peer_post(&pod->setup, message);
 	return 0;
+}
+
+static int take_last_pid(const struct message *message, struct reason *reason)
+{
+	uint64_t pid;
+
+	if (!message_number(message, "pid", INT32_MAX, &pid) || pid < 1)
+		return refuse(reason, "LASTPID needs pid=, from 1 on");
+	return pids_continue_after((pid_t)pid, reason);
 }
 
 static int take_adopt(struct pod *pod, struct message *message, struct reason *reason)
@@ -155,6 +167,21 @@ static int take_say(struct pod *pod, const struct message *message, struct reaso
 	return 0;
 }
 
+static void answer_sync(struct pod *pod)
+{
+	struct reason reason;
+	struct message answer;
+	pid_t last;
+
+	if (pod->phase == PHASE_RUNNING)
+		leader_read_status(pod);
+	last = pids_last(&reason);
+	message_start(&answer, "SYNCED");
+	if (last > 0)
+		message_add(&answer, "last_pid", "%d", last);
+	pod_post(pod, &answer);
+}
+
 static void begin_kill(struct pod *pod)
 {
 	/* ends from before this are ends; those from now on are our doing, and the tasks may be restored */
@@ -173,6 +200,8 @@ static int take_message(struct pod *pod, struct message *message, struct reason 
 		result = take_leader(pod, message, reason);
 	} else if (message_is(message, "TASK")) {
 		result = take_task(pod, message, reason);
+	} else if (message_is(message, "LASTPID")) {
+		result = take_last_pid(message, reason);
 	} else if (message_is(message, "ADOPT")) {
 		result = take_adopt(pod, message, reason);
 	} else if (message_is(message, "SHIM")) {
@@ -186,9 +215,7 @@ static int take_message(struct pod *pod, struct message *message, struct reason 
 	} else if (message_is(message, "PASS")) {
 		result = hold_take_pass(pod, message, reason);
 	} else if (message_is(message, "SYNC")) {
-		if (pod->phase == PHASE_RUNNING)
-			leader_read_status(pod);
-		pod_post_verb(pod, "SYNCED");
+		answer_sync(pod);
 	} else if (message_is(message, "KILL")) {
 		begin_kill(pod);
 	} else {

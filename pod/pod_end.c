@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "farewell.h"
+#include "pids.h"
 #include "pod.h"
 
 /* At the end of the pod: the longest wait for its processes, and for peers to take their last messages. */
@@ -50,8 +51,8 @@ void pod_continue_kill(struct pod *pod)
 		return;
 	discard_status(pod);
 	pod->leader = 0;
-	/* as in a new pod: what a restore starts gets low pids. Without it only a restore after very many processes could fail. */
-	leader_set_last_pid(1, &reason);
+	/* As in a new pod: CRIU gets low pids, which are in no image. Without it only a restore after very many processes could fail. */
+	pids_continue_after(1, &reason);
 	pod_post_verb(pod, "KILLED");
 	pod->phase = pod->coordinator.fd < 0 ? PHASE_ENDED : PHASE_EMPTY;
 }

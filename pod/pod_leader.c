@@ -12,22 +12,7 @@
 #include <unistd.h>
 
 #include "end.h"
-
-/* Pids 2 to 99 stay free, so that CRIU, which runs in the pod too, cannot take one that a restore needs. */
-#define LAST_LOW_PID 99
-
-int leader_set_last_pid(int pid, struct reason *reason)
-{
-	static const char path[] = "/proc/sys/kernel/ns_last_pid";
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	int result = 0;
-
-	if (fd < 0 || dprintf(fd, "%d", pid) < 0)
-		result = refuse(reason, "cannot write %s: %s", path, strerror(errno));
-	if (fd >= 0)
-		close(fd);
-	return result;
-}
+#include "pids.h"
 
 _Noreturn static void become_leader(const char *path, int setup, int status)
 {
@@ -43,7 +28,7 @@ _Noreturn static void become_leader(const char *path, int setup, int status)
 	_exit(127);
 }
 
-int leader_start(struct pod *pod, const char *path, struct reason *reason)
+int leader_start(struct pod *pod, const char *path, pid_t pid, struct reason *reason)
 {
 	int pair[2];
 
@@ -52,7 +37,7 @@ int leader_start(struct pod *pod, const char *path, struct reason *reason)
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
 		return refuse(reason, "cannot create a socket pair: %s", strerror(errno));
 	pod->setup.fd = pair[0];
-	if (leader_set_last_pid(LAST_LOW_PID, reason)) {
+	if (pids_continue_after(pid - 1, reason)) {
 		close(pair[1]);
 		return -1;
 	}
@@ -61,7 +46,10 @@ int leader_start(struct pod *pod, const char *path, struct reason *reason)
 	if (pod->leader == 0)
 		become_leader(path, pair[1], pod->status_write);
 	close(pair[1]);
-	return pod->leader < 0 ? refuse(reason, "cannot fork: %s", strerror(errno)) : 0;
+	if (pod->leader < 0)
+		return refuse(reason, "cannot fork: %s", strerror(errno));
+	/* the coordinator goes by the number that it has chosen */
+	return pod->leader == pid ? 0 : refuse(reason, "the leader has the pid %d and not %d", pod->leader, pid);
 }
 
 void leader_serve(struct pod *pod)

@@ -21,6 +21,7 @@ from slurmckpt.capture import (
     linkremaps,
     listeners,
     multicast,
+    pids,
     rlimits,
     socketdirs,
     socketoptions,
@@ -341,6 +342,8 @@ def _note_the_rest(participant: Participant, found: PodScan) -> None:
     multicast.save(participant.pod.init_pid, found.processes, participant.images)
     if found.has_timerfds:
         timerfds.save(participant.images)
+    if participant.pod.last_pid:
+        pids.save(participant.pod.last_pid, participant.images)
 
 
 def _common(pipes: Sequence[int], step: Step) -> bytes:

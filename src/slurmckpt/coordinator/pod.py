@@ -16,6 +16,7 @@ from pathlib import Path
 
 from slurmckpt.coordinator import pod_init
 from slurmckpt.coordinator.cgroups import procs_files
+from slurmckpt.coordinator.first_pid import first_pid
 from slurmckpt.coordinator.pod_init import Network, PodError, PodSettings, Wanted
 from slurmckpt.coordinator.proc import start_time
 from slurmckpt.coordinator.task import Task
@@ -23,7 +24,6 @@ from slurmckpt.coordinator.wire import Channel, Message, WireError
 
 log = logging.getLogger(__name__)
 
-FIRST_PID = 100  # the leader's pid: pod init sets ns_last_pid to 99 so that CRIU finds low pids free at a restore
 _SYNC_SECONDS = 10
 _KILL_SECONDS = 120  # until the kernel has taken back the memory of all ranks
 _STOPS = frozenset({signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
@@ -62,6 +62,8 @@ class Pod:
     delivered: task to the signals that Slurm has sent it since it was started or restored.
     anchor: leads to the process that pod init becomes a child of; without it, it stands outside Slurm's process tree.
     hostname: what its processes see as the name of their host, where that is not the node's; set before build().
+    place: of its first pid (first_pid.place). pid_max: the first number that is too high for a pid there. last_pid: as
+    sync() found it, the last pid that was given there; 0 when it is not known.
     """
 
     step: str
@@ -71,7 +73,7 @@ class Pod:
     settings: PodSettings
     init_pid: int = 0
     pidfd: int = -1
-    leader_pid: int = FIRST_PID
+    leader_pid: int = 0
     status_pipe: int = -1
     status_key: str = ""
     cgroups: list[Path] = field(default_factory=list)
@@ -84,6 +86,9 @@ class Pod:
     delivered: dict[int, set[int]] = field(default_factory=dict)
     anchor: Channel | None = None
     hostname: str = ""
+    place: int = 0
+    pid_max: int = 0
+    last_pid: int = 0
     _channel: Channel | None = None
     # By verb, who waits for it: pod init answers in order. Who has given up still has its answer to come.
     _answers: dict[str, deque[asyncio.Future[None]]] = field(default_factory=lambda: defaultdict(deque))
@@ -123,7 +128,8 @@ class Pod:
         try:
             process = await pod_init.start(wanted, self.anchor, theirs)
             theirs.close()
-            self.init_pid, self.status_pipe = await pod_init.ready(wanted, self._channel)
+            ready = await pod_init.ready(wanted, self._channel)
+            self.init_pid, self.status_pipe, self.pid_max = ready.pid, ready.status_pipe, ready.pid_max
             self.pidfd = os.pidfd_open(self.init_pid)
             self.status_key = f"pipe:[{os.fstat(self.status_pipe).st_ino}]"
             if process is not None:
@@ -148,7 +154,7 @@ class Pod:
     async def start(self, tasks: Sequence[Task]) -> None:
         """Start the tasks afresh. Their connections and descriptors go to the pod."""
         channel = self._connected()
-        self.leader_pid = FIRST_PID
+        self.leader_pid = first_pid(self.place, self.pid_max)
         groups = ",".join(str(group) for group in self.groups)
         pairs: list[tuple[str, object]] = [
             ("path", self.settings.libexec / "leader"),
@@ -156,6 +162,7 @@ class Pod:
             ("gid", self.gid),
             ("groups", groups),
             ("ntasks", len(tasks)),
+            ("pid", self.leader_pid),
         ]
         if self.settings.deny_io_uring:
             pairs.append(("deny", "io_uring"))
@@ -175,6 +182,11 @@ class Pod:
             )
             task.close()
         await channel.send("GO")
+
+    async def continue_pids(self, last: int) -> None:
+        """The next process of the pod gets a pid above `last`. Raises PodError."""
+        await self._connected().send("LASTPID", [("pid", min(last, self.pid_max - 1))])
+        await self.sync()
 
     async def adopt(self, leader_pid: int, tasks: Sequence[tuple[int, Task]]) -> None:
         """Hand the shims of restored tasks to pod init, and let it forward.
@@ -349,6 +361,8 @@ class Pod:
         elif message.verb == "FAILED":
             log.error("pod init of step %s: %s", self.step, message.text("reason"))
         elif self._answers[message.verb]:
+            if any(key == "last_pid" for key, _ in message.pairs):
+                self.last_pid = message.number("last_pid")
             future = self._answers[message.verb].popleft()
             if not future.done():
                 future.set_result(None)

@@ -113,11 +113,23 @@ async def _ask_anchor(wanted: Wanted, anchor: Channel, control: socket.socket) -
     return True
 
 
-async def ready(wanted: Wanted, channel: Channel) -> tuple[int, int]:
-    """Its pid on this node, and the write end of the status pipe. Raises PodError, WireError, asyncio.TimeoutError."""
+@dataclass(frozen=True)
+class Ready:
+    """What a pod init says of itself. pid: on this node. status_pipe: its write end.
+
+    pid_max: the first number that is too high for a pid of the pod.
+    """
+
+    pid: int
+    pid_max: int
+    status_pipe: int
+
+
+async def ready(wanted: Wanted, channel: Channel) -> Ready:
+    """Its first word. Raises PodError, WireError, asyncio.TimeoutError."""
     answer = await asyncio.wait_for(channel.receive(), _BUILD_SECONDS)
     if answer is None or answer.verb != "READY" or len(answer.descriptors) != 1:
         failed = answer is not None and answer.verb == "FAILED"
         reason = answer.text("reason") if answer is not None and failed else "pod init ended without a word"
         raise PodError(f"the pod of step {wanted.step} cannot be built: {reason}")
-    return answer.number("pid"), answer.descriptors.pop()
+    return Ready(answer.number("pid"), answer.number("pid_max"), answer.descriptors.pop())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt import faults
-from slurmckpt.capture import attributes, criu, fileimages, multicast, recreate, reopened, undo
+from slurmckpt.capture import attributes, criu, fileimages, multicast, pids, recreate, reopened, undo
 from slurmckpt.capture.cuda.mapping import Pairs
 from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import gating, held, outputs, scriptpaths, shm, shm_charged
@@ -152,6 +152,7 @@ class _Restore:
         """Namespaces, and what its processes will have from outside of them."""
         faults.at("restore.pod")
         await self.network.build(self._first.shim_pid)
+        await asyncio.to_thread(pids.check, self._images, self._pod.pid_max)
         self.inherit[self._image.status_pipe] = self._pod.status_pipe
         name_by_path(self.inherit, self._plan.manifest.outputs, self._image)
         if self._stand is not None:
@@ -222,8 +223,7 @@ class _Restore:
         faults.at("restore.restored")
         await check(self._pod, self._image, self._images, given, self._restorer.files)
         await self.network.open()
-        # Only now all interfaces are there.
-        await asyncio.to_thread(multicast.apply, self._pod.init_pid, self._images)
+        await settle(self._pod, self._images)
         if self._image.gpu is None:
             await self._take_over()
 
@@ -303,6 +303,13 @@ async def check(pod: Pod, image: StepImage, images: Path, given: set[tuple[int, 
     await check_rights(pod, image.leader_pid, given, files)
     if undo.has_failed(images):
         raise Refused("what semaphores have to undo (SEM_UNDO) could not be set again")
+
+
+async def settle(pod: Pod, images: Path) -> None:
+    """What the pod itself is to have when its processes run again."""
+    # Only now all interfaces are there.
+    await asyncio.to_thread(multicast.apply, pod.init_pid, images)
+    await pod.continue_pids(await asyncio.to_thread(pids.last, images))
 
 
 async def check_rights(pod: Pod, leader_pid: int, given: set[tuple[int, int]], files: UserFiles) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from slurmckpt import faults
 from slurmckpt.coordinator import failures, finished, gating, gpu_launch, outputs, restoring, scriptpaths, shm, trust
 from slurmckpt.coordinator.files.putting_back import take_away
+from slurmckpt.coordinator.first_pid import place
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.network import JobNetwork
 from slurmckpt.coordinator.notices import Notices, say
@@ -376,7 +377,9 @@ class StepRunner:
         # Below slurmstepd SIGTERM would reach the ranks at once there, before their last checkpoint.
         outside = "preempt" in incarnation.spec.recover(settings) and nodeconf.preempts_by_parents()
         anchor = None if outside else step.anchor
-        return Pod(step.name, incarnation.spec.job.uid, incarnation.spec.job.gid, groups, pods, anchor=anchor)
+        job = incarnation.spec.job
+        first = place(job.job_id, incarnation.epoch, step.name)
+        return Pod(step.name, job.uid, job.gid, groups, pods, anchor=anchor, place=first)
 
     def _launcher_outputs(self, step: Step) -> list[OutputHolder]:
         return files_written_by(step.launch.pid, f"srun/{step.name}") if step.launch is not None else []

@@ -11,7 +11,7 @@ _NAMESPACES = ("mnt", "pid", "ipc", "net")
 
 
 def pids(host: Host) -> Finding:
-    """/proc/sys/kernel/ns_last_pid: pod init keeps low pids free with it."""
+    """/proc/sys/kernel/ns_last_pid: by it pod init says which pids are given next."""
     if not host.is_node:
         return skipped("only compute nodes need it")
     last = host.proc / "sys/kernel/ns_last_pid"

@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 from slurmckpt.capture import criu, procfs
-from slurmckpt.coordinator.pod import FIRST_PID
 from slurmckpt.coordinator.task import external_key
 from tests.unit.awaiting import wait_until
 from tests.unit.pod.harness import (
@@ -96,6 +95,7 @@ async def check(coordinator: FakeCoordinator, folder: Path) -> None:
     keys = external_key(signals.read_end), external_key(status.write_end)
     stand_in, payload = wait_in_srun(listening, signals, status)
     inside, before = inner_pid(stand_in), open_files(stand_in)
+    leader = inner_pid(pod.leader_pid())
 
     target = criu.Target(LIBEXEC / "enter", pod.pid, UID, GID)
     files = [key for key in kept if key.startswith("file[")]
@@ -117,7 +117,7 @@ async def check(coordinator: FakeCoordinator, folder: Path) -> None:
     await criu.restore(installation, target, folder / "images", criu.RestoreHooks(restored, inherit))
     os.close(launcher.signals.take_write())
     os.close(launcher.status.take_read())
-    pod.wire.send("ADOPT", leader=FIRST_PID)
+    pod.wire.send("ADOPT", leader=leader)
     pod.wire.send("SHIM", index=0, pid=shim.pid_inside)
     pod.wire.send("GO")
     stand_in = pod.outer_pid(inside)

@@ -24,7 +24,7 @@ def serve(answer):
     reader, writer = os.pipe()
     if os.fork():
         os._exit(0)
-    send("READY", f"pid={{os.getpid()}}", descriptors=[writer])
+    send("READY", f"pid={{os.getpid()}}", "pid_max=4194304", descriptors=[writer])
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, 65536, 300)
         if not data:
@@ -35,7 +35,7 @@ def serve(answer):
         answer(words[0], words, descriptors)
 def plain(verb, words, descriptors):
     if verb == "SYNC":
-        send("SYNCED")
+        send("SYNCED", "last_pid=777")
     if verb == "KILL":
         send("KILLED")
     if verb == "GO":

@@ -36,7 +36,7 @@ class StillPod(Pod):
     """A pod with one task that answers SYNC at once."""
 
     def __init__(self, step: str) -> None:
-        super().__init__(step, UID, GID, [], PodSettings(Path("/"), Path("/"), Path("/"), True))
+        super().__init__(step, UID, GID, [], PodSettings(Path("/"), Path("/"), Path("/"), True), leader_pid=100)
         self.init_pid, self.status_key = os.getpid(), "pipe:[1]"
         self.tasks[0] = TaskState(0, {0: "file[1:2]", 1: "pipe:[3]"}, pid=101)
         self.synced = 0

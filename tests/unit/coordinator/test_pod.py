@@ -54,7 +54,8 @@ def test_build(node: Node) -> None:
         ('send("READY", f"pid={os.getpid()}")', "pod init ended without a word"),
         ('control.send(b"nonsense")', "a packet that does not end with a NUL byte"),
         ('send("READY", "pid=x", descriptors=[0])', "READY with pid='x'; a number is needed"),
-        ('send("READY", "pid=4194304", descriptors=[0])', "[Errno 3] No such process"),
+        ('send("READY", "pid=7", descriptors=[0])', "READY without pid_max="),
+        ('send("READY", "pid=4194304", "pid_max=32768", descriptors=[0])', "[Errno 3] No such process"),
     ],
 )
 def test_a_pod_that_cannot_be_built(node: Node, body: str, reason: str) -> None:
@@ -115,6 +116,7 @@ def test_a_pod_that_cannot_be_noted_is_ended(node: Node) -> None:
 def test_start(node: Node) -> None:
     async def scene() -> None:
         pod = await built(node)
+        pod.place = 2**63
         one, shim = channels()
         given = task(one, {1: os.open("/dev/null", os.O_RDWR), 2: os.open("/dev/null", os.O_RDWR)})
         given.keys = {1: "file[1:2]", 2: "file[1:2]"}
@@ -125,7 +127,10 @@ def test_start(node: Node) -> None:
         assert pod.running
         leader, announced, go = node.heard
         libexec = node.settings.libexec
-        assert leader == f"LEADER path={libexec}/leader uid=1000 gid=100 groups=100,27 ntasks=1 deny=io_uring 0"
+        user = "uid=1000 gid=100 groups=100,27"
+        # The middle of 300 to 3145728.
+        assert leader == f"LEADER path={libexec}/leader {user} ntasks=1 pid=1573014 deny=io_uring 0"
+        assert pod.leader_pid == 1573014
         # The connection, the payload and two descriptors.
         assert announced.startswith("TASK index=0 ") and announced.endswith(" 4")
         assert go == "GO 0"
@@ -175,6 +180,22 @@ def test_adopt(node: Node) -> None:
         await end(pod)
         for _, shim in pairs[:2]:
             shim.close()
+
+    play(scene)
+
+
+def test_new_pids_go_on_where_they_were(node: Node) -> None:
+    async def scene() -> None:
+        pod = await built(node)
+        assert (pod.pid_max, pod.last_pid) == (4194304, 0)
+        await pod.continue_pids(31999)
+        assert pod.last_pid == 777, "pod init has the last word"
+        pod.pid_max = 32768
+        await pod.continue_pids(999_999)
+        assert node.heard == ["LASTPID pid=31999 0", "SYNC 0", "LASTPID pid=32767 0", "SYNC 0"]
+        await end(pod)
+        with pytest.raises(PodError, match="the pod of step 0 has ended"):
+            await pod.continue_pids(5)
 
     play(scene)
 

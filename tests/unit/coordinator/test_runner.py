@@ -16,6 +16,7 @@ from slurmckpt.capture import criu
 from slurmckpt.config import Restore, Settings
 from slurmckpt.coordinator import restoring, trust
 from slurmckpt.coordinator import runner as runners
+from slurmckpt.coordinator.first_pid import place
 from slurmckpt.coordinator.incarnation import Incarnation
 from slurmckpt.coordinator.notices import Notices
 from slurmckpt.coordinator.plan import Plan
@@ -43,8 +44,8 @@ class FakePod:
     build_error: Exception | None = None
     start_error: Exception | None = None
 
-    def __init__(self, step: str, *_: object, anchor: object = None) -> None:
-        self.step = step
+    def __init__(self, step: str, *_: object, anchor: object = None, place: int = 0) -> None:
+        self.step, self.place = step, place
         self.uid, self.gid, self.groups = UID, GID, [GID]
         self.settings = SimpleNamespace(run=Path("/"))
         self.events: list[str] = []
@@ -225,6 +226,7 @@ def test_a_first_start(stage: Stage) -> None:
         incarnation = stage.incarnation([])
         assert await stage.run(incarnation) == ["RUN"]
         (pod,) = FakePod.made
+        assert pod.place == place(7, 2, "0")
         assert pod.events == ["built", "started", "pipe closed", "gone"]
         assert stage.journal.lines == ["0 running None", "0 ended 0"]
 

@@ -22,6 +22,7 @@ POD = Path(__file__).resolve().parents[3] / "pod"
 UID = 4321
 GID = 4322
 GROUPS = (4322, 4400, 4401)
+LEADER_PID = 100
 HELD_SLOT = 2048
 TASK_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "SLURM_JOB_ID": "77"}
 
@@ -273,7 +274,7 @@ class Pod:
     def __init__(self, shim_pid: int, *options: str, program: Path = POD / "pod-init", **popen: Any) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.wire = Wire(ours)
-        self.pid = 0
+        self.pid = self.pid_max = 0
         self.pidfd = -1
         self.status_write = -1
         self.notes: list[Message] = []
@@ -289,19 +290,25 @@ class Pod:
     def ready(self) -> None:
         message = self.wire.expect("READY")
         self.pid = message.number("pid")
+        self.pid_max = message.number("pid_max")
         self.pidfd = os.pidfd_open(self.pid)
         (self.status_write,) = message.fds
         assert self.process.wait(PATIENCE) == 0
 
-    def lead(self, shims: Sequence[Shim], *, deny: str = "io_uring", path: Path = POD / "leader") -> None:
+    def lead(
+        self, shims: Sequence[Shim], *, deny: str = "io_uring", path: Path = POD / "leader", pid: int = LEADER_PID
+    ) -> None:
         """LEADER, every TASK, GO and RUN, as a coordinator does for a fresh start; waits for all STARTED."""
-        self.announce(shims, deny=deny, path=path)
+        self.announce(shims, deny=deny, path=path, pid=pid)
         self.go(shims)
 
-    def announce(self, shims: Sequence[Shim], *, deny: str = "io_uring", path: Path = POD / "leader") -> None:
+    def announce(
+        self, shims: Sequence[Shim], *, deny: str = "io_uring", path: Path = POD / "leader", pid: int = LEADER_PID
+    ) -> None:
         first = shims[0]
         groups = ",".join(str(group) for group in first.groups)
-        self.wire.send("LEADER", path=path, uid=first.uid, gid=first.gid, groups=groups, ntasks=len(shims), deny=deny)
+        user = (("uid", first.uid), ("gid", first.gid), ("groups", groups))
+        self.wire.send("LEADER", *user, path=path, ntasks=len(shims), deny=deny, pid=pid)
         for index, shim in enumerate(shims):
             self.task(index, shim)
 

@@ -201,7 +201,13 @@ def test_cgroups_of_each_task(coordinator: FakeCoordinator, scratch: Path) -> No
         pod = coordinator.pod(shims[0], "--cgroup", str(groups[0] / "cgroup.procs"))
         first = shims[0]
         pod.wire.send(
-            "LEADER", path=Path(__file__).parents[3] / "pod/leader", uid=first.uid, gid=first.gid, groups="", ntasks=2
+            "LEADER",
+            path=Path(__file__).parents[3] / "pod/leader",
+            uid=first.uid,
+            gid=first.gid,
+            groups="",
+            ntasks=2,
+            pid=100,
         )
         pod.task(0, shims[0])
         pod.task(1, shims[1], ("cgroup", groups[1] / "cgroup.procs"))
@@ -220,7 +226,13 @@ def test_a_task_that_cannot_join_its_cgroup_does_not_run(coordinator: FakeCoordi
     shim = coordinator.started_shim(shell(f"touch {scratch}/ran"))
     pod = coordinator.pod(shim)
     pod.wire.send(
-        "LEADER", path=Path(__file__).parents[3] / "pod/leader", uid=shim.uid, gid=shim.gid, groups="", ntasks=1
+        "LEADER",
+        path=Path(__file__).parents[3] / "pod/leader",
+        uid=shim.uid,
+        gid=shim.gid,
+        groups="",
+        ntasks=1,
+        pid=100,
     )
     pod.task(0, shim, ("cgroup", "/no/such/cgroup.procs"))
     pod.go([shim])

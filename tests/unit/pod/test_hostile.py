@@ -253,7 +253,7 @@ def test_pod_init_and_a_hostile_shim(coordinator: FakeCoordinator, data: bytes) 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     hostile = Wire(ours)
     pod = coordinator.pod(shims[0])
-    pod.wire.send("LEADER", path=LEADER, uid=UID, gid=UID, groups="", ntasks=2)
+    pod.wire.send("LEADER", path=LEADER, uid=UID, gid=UID, groups="", ntasks=2, pid=100)
     pod.wire.send("TASK", index=0, fds=(theirs.fileno(), *shims[0].fds))
     theirs.close()
     pod.task(1, shims[1])
@@ -277,6 +277,13 @@ CONTROL = {
     "relative path": (pack("LEADER", [("path", "leader")]), "LEADER needs path=, absolute"),
     "leader without ntasks": (pack("LEADER", [("path", LEADER)]), "LEADER needs ntasks= from 1 to 65536"),
     "no tasks": (pack("LEADER", [("path", LEADER), ("ntasks", 0)]), "LEADER needs ntasks= from 1 to 65536"),
+    "leader without pid": (pack("LEADER", [("path", LEADER), ("ntasks", 1)]), "LEADER needs pid=, from 2 on"),
+    "leader as pod init": (
+        pack("LEADER", [("path", LEADER), ("ntasks", 1), ("pid", 1)]),
+        "LEADER needs pid=, from 2 on",
+    ),
+    "a last pid that is none": (pack("LASTPID", [("pid", 0)]), "LASTPID needs pid=, from 1 on"),
+    "no last pid": (pack("LASTPID"), "LASTPID needs pid=, from 1 on"),
     "task alone": (pack("TASK", [("index", 0)]), "TASK came without a LEADER that expects it"),
     "shim alone": (pack("SHIM", [("index", 0), ("pid", 5)]), "SHIM came without an ADOPT"),
     "go alone": (pack("GO"), "GO came before all tasks were announced"),
@@ -324,13 +331,13 @@ def test_pod_init_and_a_broken_coordinator(coordinator: FakeCoordinator, name: s
         (pack("TASK", [("index", 1)]), "TASK needs index= and at least two descriptors"),
         (pack("TASK", []), "TASK needs index= and at least two descriptors"),
         (pack("GO"), "GO came before all tasks were announced"),
-        (pack("LEADER", [("path", LEADER), ("ntasks", 1)]), "LEADER came while the pod is not empty"),
+        (pack("LEADER", [("path", LEADER), ("ntasks", 1), ("pid", 100)]), "LEADER came while the pod is not empty"),
     ],
 )
 def test_pod_init_while_tasks_are_announced(coordinator: FakeCoordinator, data: bytes, text: str) -> None:
     shim = coordinator.started_shim(shell("true"))
     pod = coordinator.pod(shim)
-    pod.wire.send("LEADER", path=LEADER, uid=UID, gid=UID, groups="", ntasks=2)
+    pod.wire.send("LEADER", path=LEADER, uid=UID, gid=UID, groups="", ntasks=2, pid=100)
     pod.task(0, shim)
     pod.wire.send_bytes(data)
     assert pod.expect("FAILED").values == {"reason": text}
@@ -366,7 +373,7 @@ def test_leader_refuses_what_it_does_not_understand(
 ) -> None:
     shim = coordinator.started_shim(shell("true"))
     pod = coordinator.pod(shim)
-    pod.wire.send("LEADER", ("path", LEADER), ("ntasks", 1), *values.items())
+    pod.wire.send("LEADER", ("path", LEADER), ("ntasks", 1), ("pid", 100), *values.items())
     assert pod.expect("FAILED").values == {"reason": f"the leader failed: {text}"}
     pod.wait_gone()
 

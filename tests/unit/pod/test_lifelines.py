@@ -352,7 +352,7 @@ def test_the_oom_adjustment_is_the_shims(coordinator: FakeCoordinator) -> None:
 def test_leader_that_cannot_be_executed(coordinator: FakeCoordinator) -> None:
     shim = coordinator.started_shim(shell("echo ran"))
     pod = coordinator.pod(shim)
-    pod.wire.send("LEADER", path="/no/such/leader", uid=1, gid=1, groups="", ntasks=1)
+    pod.wire.send("LEADER", path="/no/such/leader", uid=1, gid=1, groups="", ntasks=1, pid=100)
     assert pod.expect("FAILED").values["reason"] == (
         "cannot execute the leader /no/such/leader: No such file or directory"
     )
@@ -364,7 +364,7 @@ def test_leader_that_cannot_be_executed(coordinator: FakeCoordinator) -> None:
 def test_leader_that_ends_at_once(coordinator: FakeCoordinator) -> None:
     shim = coordinator.started_shim(shell("true"))
     pod = coordinator.pod(shim)
-    pod.wire.send("LEADER", path="/bin/false", uid=1, gid=1, groups="", ntasks=1)
+    pod.wire.send("LEADER", path="/bin/false", uid=1, gid=1, groups="", ntasks=1, pid=100)
     assert pod.expect("FAILED").values["reason"] == "the leader of the pod ended with exit code 1"
     pod.wait_gone()
 

@@ -247,6 +247,10 @@ RESTORE = _table(
         "the process number {0} is in use in the new pod: this is a fault of slurmckpt",
     ),
     (
+        r"Can't fork for (\d+): Invalid argument",
+        "it has a process {0}, and kernel.pid_max is lower on this node: set it to 4194304",
+    ),
+    (
         r"Can't chose service_fd_base: (\d+) (\d+)",
         "{who} has descriptors with numbers near {1}, and this node allows {0}: raise the limit of open files of"
         " slurmd (LimitNOFILE)",

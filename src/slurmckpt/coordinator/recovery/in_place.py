@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurmckpt.capture import attributes, criu, multicast, recreate, sysvipc
+from slurmckpt.capture import attributes, criu, recreate, sysvipc
 from slurmckpt.capture.cuda.mapping import Pairs
 from slurmckpt.capture.drain import drain
 from slurmckpt.coordinator import failures, network, outputs, restoring, shm
@@ -323,7 +323,7 @@ class InPlace:
 
         async def hand_over() -> None:
             await restoring.check(pod, image, images, given, incarnation.files)
-            await asyncio.to_thread(multicast.apply, pod.init_pid, images)
+            await restoring.settle(pod, images)
             if part.step.name == "batch" and sruns is not None:
                 await asyncio.to_thread(sruns.meet, image, pod.init_pid)
                 sruns.forget_later(plan.manifest.launches_started)

@@ -77,7 +77,7 @@ class SpokenPod(Pod):
     """A pod of which only what it is told is kept. Its tasks run."""
 
     def __init__(self, step: str, tasks: int = 1) -> None:
-        super().__init__(step, UID, GID, [], PodSettings(Path("/"), Path("/"), Path("/"), True))
+        super().__init__(step, UID, GID, [], PodSettings(Path("/"), Path("/"), Path("/"), True), leader_pid=100)
         self.init_pid = 4711
         self.told: list[str] = []
         for index in range(tasks):
@@ -97,6 +97,9 @@ class SpokenPod(Pod):
     def destroy(self) -> None:
         self.told.append("destroy")
         self.ended.set()
+
+    async def continue_pids(self, last: int) -> None:
+        self.told.append(f"pids after {last}")
 
     async def kill_tasks(self) -> None:
         self.told.append("kill")

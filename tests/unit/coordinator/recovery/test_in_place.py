@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from slurmckpt.capture import multicast, recreate, undo
+from slurmckpt.capture import multicast, pids, recreate, undo
 from slurmckpt.coordinator import restoring
 from slurmckpt.coordinator.cut import Rendezvous
 from slurmckpt.coordinator.plan import Plan
@@ -299,7 +299,9 @@ def restored_by(stage: Scenery, monkeypatch: pytest.MonkeyPatch, check: Callable
     stage.incarnation.node = SimpleNamespace(installation=None)
     manifest = stage.manifests[1]
     part = _Part(stage.step, stage.pod, manifest.steps[0])
-    (stage.top / "1" / part.image.directory / "images").mkdir(parents=True)
+    images = stage.top / "1" / part.image.directory / "images"
+    images.mkdir(parents=True)
+    pids.save(4711, images)
 
     async def scene() -> None:
         together = Rendezvous(1, nothing)
@@ -313,7 +315,7 @@ def test_what_criu_leaves_out_is_done_before_the_ranks_run(stage: Scenery, monke
         stage.pod.told.append("check")
 
     restored_by(stage, monkeypatch, check)
-    assert stage.pod.told == ["check", "groups", "adopt", "run"]
+    assert stage.pod.told == ["check", "groups", "pids after 4711", "adopt", "run"]
 
 
 def test_ranks_that_must_not_run_are_dead_before_criu_lets_them(
