@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Collection, Iterable
 
 from slurmckpt.capture import procfs
 from slurmckpt.coordinator.proc import parent_of
 
-_STEPD = "slurmstepd"
-# Slurm calls the cgroup of a step so, in every release; that of its job is the one above.
+# How Slurm calls the cgroup of a step, in every release; that of its job is the one above.
 _STEP = "/step_"
+# What slurmstepd calls itself: "slurmstepd: [17.batch]" (setproctitle() in slurmstepd.c).
+_STEPD = re.compile(rb"slurmstepd: \[(\d+)\.")
 
 
 def is_alone(uid: int, init_pids: Iterable[int], pod_pids: Collection[int]) -> bool:
@@ -20,9 +22,9 @@ def is_alone(uid: int, init_pids: Iterable[int], pod_pids: Collection[int]) -> b
     init_pids: pid 1 of its pods. pod_pids: the processes in them. As root.
     """
     inits = set(init_pids)
-    jobs = set().union(*(_jobs(pid) for pid in inits))
+    jobs = set[str]().union(*(_jobs(pid) for pid in inits))
     # What stands for the sruns of the script are children of the coordinator.
-    roots = {os.getpid(), *inits, *(pid for init in inits for pid in _ancestors(init) if _is_stepd(pid))}
+    roots = {os.getpid(), *inits}
     for name in procfs.names(procfs.PROC):
         if not name.isdecimal() or int(name) in pod_pids:
             continue
@@ -33,13 +35,15 @@ def is_alone(uid: int, init_pids: Iterable[int], pod_pids: Collection[int]) -> b
 
 
 def _belongs(pid: int, jobs: set[str], roots: set[int]) -> bool:
-    return bool(_jobs(pid) & jobs) or not roots.isdisjoint(_ancestors(pid)) or not os.path.exists(f"/proc/{pid}")
+    is_own = not roots.isdisjoint(_ancestors(pid)) or not jobs.isdisjoint(_jobs(pid))
+    return is_own or procfs.link(f"{procfs.PROC}/{pid}/exe") is None  # it has ended
 
 
 def _jobs(pid: int) -> set[str]:
-    """The cgroups of the jobs that a process is in; empty where Slurm makes none."""
+    """Which jobs a process belongs to: by the cgroups of Slurm's, and by the slurmstepd that it comes from."""
     text = os.fsdecode(procfs.read(f"{procfs.PROC}/{pid}/cgroup") or b"")
-    return {line.partition(_STEP)[0] for line in text.splitlines() if _STEP in line}
+    found = {line.partition(_STEP)[0] for line in text.splitlines() if _STEP in line}
+    return found | {job for ancestor in _ancestors(pid) if (job := _title(ancestor))}
 
 
 def _ancestors(pid: int) -> list[int]:
@@ -49,5 +53,11 @@ def _ancestors(pid: int) -> list[int]:
     return found
 
 
-def _is_stepd(pid: int) -> bool:
-    return (procfs.read(f"{procfs.PROC}/{pid}/comm") or b"").startswith(_STEPD.encode())
+def _title(pid: int) -> str:
+    """The number of the job whose slurmstepd this process is; empty for any other process."""
+    with contextlib.suppress(OSError):
+        match = _STEPD.match(procfs.read(f"{procfs.PROC}/{pid}/cmdline") or b"")
+        # Anybody may call himself so.
+        if match and os.stat(f"{procfs.PROC}/{pid}").st_uid == 0:
+            return match[1].decode()
+    return ""

@@ -51,18 +51,33 @@ def test_what_the_coordinator_has_started_is_the_jobs(process: int) -> None:
 def test_what_a_slurmstepd_of_the_job_has_started_is(
     process: int, stranger: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pid 1 of a pod stands below it, too."""
-    monkeypatch.setattr(company, "_is_stepd", lambda pid: pid == os.getppid())
-    monkeypatch.setattr(company, "_ancestors", lambda pid: [os.getppid()] if pid in (process, 77) else [])
+    """pid 1 of a pod stands below one of them, too."""
+    jobs = {111: "5", 112: "5"}
+    monkeypatch.setattr(company, "_ancestors", lambda pid: {77: [111], process: [112]}.get(pid, []))
+    monkeypatch.setattr(company, "_title", lambda pid: jobs.get(pid, ""))
     assert company.is_alone(ALONE, [77], set())
-    monkeypatch.setattr(company, "_is_stepd", lambda pid: False)
+    jobs[112] = "6"
     assert not company.is_alone(ALONE, [77], set())
+
+
+@pytest.mark.parametrize(("user", "title"), [(0, "5"), (ALONE, "")])
+def test_a_slurmstepd_is_known_by_its_title_and_is_roots(user: int, title: str) -> None:
+    command = ["slurmstepd: [5.0]", "-c", SLEEPS.replace(str(ALONE), str(user))]
+    with subprocess.Popen(
+        command, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as pretending:
+        assert pretending.stdout is not None
+        pretending.stdout.readline()
+        assert company._title(pretending.pid) == title
+        pretending.kill()
+    assert company._title(os.getpid()) == ""
 
 
 def test_what_is_in_a_cgroup_of_the_job_is(
     process: int, stranger: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     groups = {77: "0::/slurm/job_5/step_batch/user", process: "0::/slurm/job_5/step_0/task_1"}
+    monkeypatch.setattr(company, "_ancestors", lambda pid: [])
     monkeypatch.setattr(procfs, "read", lambda path: groups.get(int(path.split("/")[2]), "0::/x").encode())
     assert company.is_alone(ALONE, [77], set())
     groups[process] = "0::/slurm/job_6/step_batch/user"
