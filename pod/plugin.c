@@ -2,7 +2,7 @@
  * restart.so: what CRIU loads of ours (criu.org/Plugins), as its criu-plugin.h of version 0.2 has it. At a dump it has interrupted calls start
  * again (restart.c), and notes what semaphores have to undo (undo.c) and where threads get their memory (policy.c), which it sets again at a
  * restore. There it gives unix sockets the job's user for their peers (peers.c), whom SLURMCKPT_USER=UID:GID names, and keeps resets from TCP
- * connections (resets.c).
+ * connections (resets.c). Where root may not reach a file, CRIU does it as this user, with the groups of SLURMCKPT_GROUPS=1,2,3 (squashed.c).
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -12,6 +12,7 @@
 #include "policy.h"
 #include "resets.h"
 #include "restart.h"
+#include "squashed.h"
 #include "undo.h"
 
 enum { STAGE_RESTORE = 2 };
@@ -25,11 +26,14 @@ static int begin(int stage)
 	const char *text = getenv("SLURMCKPT_USER");
 	uint64_t uid, gid;
 
-	if (stage != STAGE_RESTORE)
-		return 0;
-	resets_ignore();
-	if (text && parse_list_item(&text, ':', UINT32_MAX - 1, &uid) && parse_number(text, 10, UINT32_MAX - 1, &gid))
-		peers_are((unsigned)uid, (unsigned)gid);
+	if (stage == STAGE_RESTORE)
+		resets_ignore();
+	if (text && parse_list_item(&text, ':', UINT32_MAX - 1, &uid) && parse_number(text, 10, UINT32_MAX - 1, &gid)) {
+		if (stage == STAGE_RESTORE)
+			peers_are((unsigned)uid, (unsigned)gid);
+		if (uid)
+			squashed_root_is((unsigned)uid, (unsigned)gid, getenv("SLURMCKPT_GROUPS"));
+	}
 	return 0;
 }
 

@@ -198,7 +198,7 @@ class Cut:
             await self._linking.written(participant)
             await self._written.arrive()
 
-        target = criu.Target(tools.enter, pod.init_pid, pod.uid, pod.gid)
+        target = criu.Target(tools.enter, pod.init_pid, pod.uid, pod.gid, (), pod.groups)
         try:
             await criu.dump(
                 tools.installation,

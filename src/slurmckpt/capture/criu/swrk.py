@@ -68,9 +68,13 @@ async def swrk(
     command += ["--guard", f"{theirs.fileno()}:{beat}", *(["--restores"] if restores else [])]
     command += ["--", installation.program, "swrk", str(theirs.fileno())]
     # An empty directory of the installation: CRIU's own CUDA plugin must not interfere.
-    environment = {"PATH": PATH, "CRIU_LIBS_DIR": str(target.enter.parent / "criu-plugins")}
-    if restores:
-        environment["SLURMCKPT_USER"] = f"{target.uid}:{target.gid}"  # pod/plugin.c
+    environment = {
+        "PATH": PATH,
+        "CRIU_LIBS_DIR": str(target.enter.parent / "criu-plugins"),
+        # pod/plugin.c
+        "SLURMCKPT_USER": f"{target.uid}:{target.gid}",
+        "SLURMCKPT_GROUPS": ",".join(map(str, target.groups)),
+    }
     try:
         try:
             process = await asyncio.create_subprocess_exec(
