@@ -118,11 +118,8 @@ def _hindering(process: Process) -> Iterator[tuple[int, tuple[int, int]]]:
     for kind, bound in _BOUNDS.items():
         try:
             soft, hard = resource.prlimit(process.pid, kind)
-        except ProcessLookupError:
-            return
-        except PermissionError as error:
-            # CRIU needs to read them, too, and says so.
-            log.warning("the limits of %s cannot be read: %s", process, error.strerror)
+        except (ProcessLookupError, PermissionError):
+            # Root's own, as CRIU beside them; what CRIU may not read itself it says.
             return
         if soft != resource.RLIM_INFINITY and (bound is None or soft < bound):
             yield kind, (soft, hard)
