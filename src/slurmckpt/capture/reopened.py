@@ -19,13 +19,19 @@ from slurmckpt.capture.processes import Process
 from slurmckpt.errors import Refused
 
 _OF_PROCESS = re.compile(r"/proc/[0-9]+(?=/|$| \(deleted\)$)", re.ASCII)
+# Where an owner changes no modes.
+_KERNEL = ("/proc/", "/sys/")
 # Mappings that are shown with a name but have no file that could be opened.
 _NAMELESS = ("/memfd:", "/dev/zero (deleted)", "/SYSV", "/[aio]", "/anon_hugepage")
 
 
 @dataclass(frozen=True)
 class Reopened:
-    """One object of one process. path: where it really lies. flags: of open(2), as far as they decide about rights."""
+    """One object of one process. path: where it really lies. flags: of open(2), as far as they decide about rights.
+
+    owner: uid of who may give itself every right to it: a file may have been made read-only when it was open already,
+    or made so and opened for writing by the same call. -1 for nobody.
+    """
 
     process: str
     what: str
@@ -33,6 +39,7 @@ class Reopened:
     device: int
     inode: int
     flags: int
+    owner: int = -1
 
 
 def collect(processes: Iterable[Process], given: Collection[tuple[int, int]]) -> list[Reopened]:
@@ -55,13 +62,13 @@ def collect(processes: Iterable[Process], given: Collection[tuple[int, int]]) ->
     return list(found.values())
 
 
-def check(objects: Iterable[Reopened], root: int) -> None:
+def check(objects: Iterable[Reopened], root: int, uid: int) -> None:
     """Raises Refused at the first object that the user could not have. To be called with the user's identity.
 
-    root: descriptor of the root directory of these processes.
+    root: descriptor of the root directory of these processes. uid: of the user.
     """
     for each in objects:
-        if not _may_have(each, root):
+        if not _may_have(each, root, uid):
             where = f"{each.what} would lead to {each.path}"
             raise Refused(f"{each.process}: {where}, which its user may not open like that")
 
@@ -85,13 +92,17 @@ def _add(
     nameless = not status.st_nlink or (path.endswith(" (deleted)") and status.st_uid == process.uid)
     if stat.S_ISSOCK(status.st_mode) or nameless or (status.st_dev, status.st_ino) in given:
         return
+    owner = -1 if path.startswith(_KERNEL) else status.st_uid
     found.setdefault(
-        (path, flags, status.st_ino), Reopened(str(process), what, path, status.st_dev, status.st_ino, flags)
+        (path, flags, status.st_ino),
+        Reopened(str(process), what, path, status.st_dev, status.st_ino, flags, owner),
     )
 
 
-def _may_have(each: Reopened, root: int) -> bool:
+def _may_have(each: Reopened, root: int, uid: int) -> bool:
     path = each.path.lstrip("/")
+    if each.owner == uid and _is(path, os.O_PATH, root, each):
+        return True
     if each.flags & os.O_PATH:
         # The dot asks for the right to search a directory itself.
         return _is(f"{path}/.", os.O_PATH, root, each) or _is(path, os.O_PATH, root, each, directory=False)

@@ -321,7 +321,7 @@ async def check_rights(pod: Pod, leader_pid: int, given: set[tuple[int, int]], f
     objects = await asyncio.to_thread(reopened.collect, restored, given)
     root = os.open(f"/proc/{leader}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        await files.run_to_end(reopened.check, objects, root)
+        await files.run_to_end(reopened.check, objects, root, pod.uid)
     finally:
         os.close(root)
 

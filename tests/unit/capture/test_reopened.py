@@ -52,7 +52,7 @@ def refusal(objects: list[Reopened]) -> str:
     try:
         with UserFiles.for_user(UID, GID, []) as files:
             try:
-                files.run_sync(check, objects, root)
+                files.run_sync(check, objects, root, UID)
             except Refused as error:
                 return str(error)
     finally:
@@ -87,6 +87,24 @@ def test_a_file_counts_as_it_was_opened(home: Path, mode: int, program: str, acc
     assert (said == "") is accepted, said
     if not accepted:
         assert f"would lead to {secret}, which its user may not open like that" in said
+
+
+def test_its_owner_could_open_it(home: Path) -> None:
+    """A file that is made read-only by the call that opens it for writing, and a directory that was closed later."""
+    file, closed = home / "file", home / "closed"
+    file.write_text("x")
+    closed.mkdir()
+    program = (
+        f"f = os.open('{file}', os.O_RDWR)\nos.chdir('{closed}')\nos.chmod('{file}', 0o400); os.chmod('{closed}', 0)"
+    )
+    objects = objects_of(program)
+    assert f"would lead to {file}" in refusal(objects)
+    for path in (file, closed):
+        os.chown(path, UID, GID)
+    objects = objects_of(program)
+    assert refusal(objects) == ""
+    os.chown(file, UID + 1, GID)
+    assert f"would lead to {file}" in refusal(objects_of(program))
 
 
 def test_a_readable_file_in_a_closed_directory_is_refused(home: Path) -> None:

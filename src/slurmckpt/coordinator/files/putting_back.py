@@ -18,6 +18,7 @@ from pathlib import Path
 
 from slurmckpt.capture import fileimages
 from slurmckpt.coordinator.files import carrying, content
+from slurmckpt.coordinator.files.opening import open_as_owner
 from slurmckpt.coordinator.files.saving import CONTENT
 from slurmckpt.errors import Refused
 from slurmckpt.store.identity import UserFiles, beat
@@ -362,7 +363,7 @@ class _Returning:
 
     @contextlib.contextmanager
     def _opened(self, flags: int) -> Iterator[int]:
-        target = os.open(self._below, flags | _FLAGS, dir_fd=self.place.root)
+        target = open_as_owner(self._below, flags | _FLAGS, self.place.root)
         try:
             yield target
         finally:

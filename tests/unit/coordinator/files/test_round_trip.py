@@ -104,6 +104,23 @@ def test_a_file_that_is_as_it_was_is_not_written(job: Job) -> None:
     assert path.read_bytes() == TEN
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: files of another user")
+@pytest.mark.parametrize("mode", [0o444, 0o400])
+def test_a_file_that_nobody_may_write_is_its_owners(job: Job, mode: int) -> None:
+    """As `cp` and git make what is to be read-only: open for writing, with such a mode from the beginning."""
+    path, log = job.opens(job.write("data")), job.logs(job.write("log"))
+    for each in (path, log):
+        each.chmod(mode)
+    job.save()
+    path.write_bytes(b"new")
+    log.write_bytes(TEN + b"more")
+    inodes = [each.stat().st_ino for each in (path, log)]
+    job.bring_back()
+    for each, inode in zip((path, log), inodes, strict=True):
+        assert each.read_bytes() == TEN
+        assert (stat.S_IMODE(each.stat().st_mode), each.stat().st_ino) == (mode, inode)
+
+
 def test_a_file_that_has_vanished_is_made_anew(job: Job) -> None:
     path = job.opens(job.write("data"))
     path.chmod(0o640)
