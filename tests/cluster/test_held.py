@@ -58,38 +58,6 @@ def test_a_refused_job_runs_on_and_is_told_once(cluster: Cluster, directory: Pat
     assert shown.count("srun --mpi=none") == 2 and shown.count("checkpoint skipped") == 1
 
 
-PING = """
-python3 -uc '
-import socket
-listening = socket.create_server(("127.0.0.1", 0))
-print(listening.getsockname()[1], file=open("port.new", "w"), flush=True)
-import os; os.rename("port.new", "port")
-connection, _ = listening.accept()
-while word := connection.recv(9): connection.sendall(word)
-' &
-while [ ! -e port ]; do sleep 0.1; done
-srun python3 -uc '
-import os, socket, time
-connection = socket.create_connection(("127.0.0.1", int(open("port").read())))
-while not os.path.exists("go"): connection.sendall(b"x"); connection.recv(9); time.sleep(0.1)
-print("done")
-'
-wait
-"""
-
-
-def test_a_connection_between_script_and_step_is_refused_once(cluster: Cluster, directory: Path) -> None:
-    """As that of MPICH's mpiexec with the step that it starts: each end would be reset at a restore."""
-    job = cluster.submit(PING, "--checkpoint-interval=1s", directory=directory)
-    line = job.wait_output("^slurmckpt: checkpoint skipped: process .* connected .*")[0]
-    assert re.search(r"process \d+ \(python3\) of the batch script is connected with process \d+ \(python3\)", line)
-    assert line.endswith("mpiexec of MPICH or Intel MPI does with -launcher fork (HYDRA_LAUNCHER=fork)")
-    wait_for("two more refusals", lambda: (job.status().get("skipped") or {"times": 0})["times"] > 2)
-    (directory / "go").touch()
-    assert job.wait_end() == "COMPLETED"
-    assert job.output().splitlines().count(line) == 1 and "\ndone\n" in job.output()
-
-
 RING = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)

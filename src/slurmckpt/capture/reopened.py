@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from slurmckpt.capture import procfs
@@ -42,16 +42,24 @@ class Reopened:
     owner: int = -1
 
 
-def collect(processes: Iterable[Process], given: Collection[tuple[int, int]]) -> list[Reopened]:
+def collect(
+    processes: Iterable[Process],
+    given: Collection[tuple[int, int]],
+    only: Mapping[int, Collection[int]] | None = None,
+) -> list[Reopened]:
     """Everything that these processes have by path. To be called as root, while they stand still.
 
-    given: (device, inode) of the descriptors that the job itself was given: they were not opened by path.
+    given: (device, inode) of the descriptors that the job itself was given: they were not opened by path. only: by
+    pids inside the pod, these descriptors and nothing else.
     """
     found: dict[tuple[str, int, int], Reopened] = {}
     for process in processes:
         base = f"{procfs.PROC}/{process.pid}"
-        for name in procfs.names(f"{base}/fd"):
+        numbers = procfs.names(f"{base}/fd") if only is None else map(str, only.get(process.ns_pid, ()))
+        for name in numbers:
             _add(found, process, f"descriptor {name}", f"{base}/fd/{name}", _access(f"{base}/fdinfo/{name}"), given)
+        if only is not None:
+            continue
         for name in ("cwd", "root"):
             _add(found, process, name, f"{base}/{name}", os.O_PATH, given)
         _add(found, process, "program", f"{base}/exe", os.O_RDONLY, given)

@@ -1,4 +1,4 @@
-"""Makes CRIU's images of TCP connections fit for a restore in which nothing blocks the network.
+"""CRIU's images of TCP connections: what they say, and how they fit a restore in which nothing blocks the network.
 
 What a socket was to send and had not sent yet, CRIU sends while it restores the socket, before the other end exists
 when that belongs to the same pod. It expects firewall rules to stop such packets, which would need nft or iptables on
@@ -11,15 +11,32 @@ is room, and then at once: declared as sent it would wait for that timeout, whic
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 # A service magic, the image's own magic, and the size of the one message; the queues' bytes follow (CRIU's image.h,
 # magic.h and protobuf.c).
 _HEADER = struct.Struct("<III")
 _TCP_STREAM_MAGIC = 0x51465506
-# TcpStreamEntry.outq_len, unsq_len and snd_wnd (CRIU's tcp-stream.proto). The last is not there on Linux before 4.8.
-_QUEUED, _UNSENT, _WINDOW = 3, 12, 14
+# TcpStreamEntry (CRIU's tcp-stream.proto): inq_seq, outq_len, outq_seq, unsq_len, and snd_wnd, which is not there on
+# Linux before 4.8.
+_RECEIVED, _QUEUED, _WRITTEN, _UNSENT, _WINDOW = 2, 3, 4, 12, 14
 _MAX_VARINT = 10
+
+
+@dataclass(frozen=True)
+class Stream:
+    """How far a connection had come at one of its ends.
+
+    received, written: the sequence number after the last byte that had come, and after the last that the process had
+    sent; an end of stream counts as one. queued: how many bytes before `written` the other side had not acknowledged,
+    without an end of stream.
+    """
+
+    received: int
+    written: int
+    queued: int
 
 
 class ImageError(ValueError):
@@ -34,15 +51,31 @@ def silence(images: Path) -> int:
     return sum(_silence_one(path) for path in sorted(images.glob("tcp-stream-*.img")))
 
 
+def read(images: Path, inode: int) -> Stream:
+    """The image of the socket with this inode. Raises OSError or ImageError."""
+    path = images / f"tcp-stream-{inode:x}.img"
+    with path.open("rb") as image:
+        message = _message(image, path.name)
+    fields = _fields(message, path.name)
+    if missing := {_RECEIVED, _WRITTEN, _QUEUED} - fields.keys():
+        raise ImageError(f"{path.name} lacks its field {min(missing)}")
+    return Stream(*(_value(message[fields[one]]) for one in (_RECEIVED, _WRITTEN, _QUEUED)))
+
+
+def _message(image: BinaryIO, name: str) -> bytes:
+    header = image.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        raise ImageError(f"{name} is cut off")
+    _, magic, size = _HEADER.unpack(header)
+    message = image.read(size)
+    if magic != _TCP_STREAM_MAGIC or len(message) != size:
+        raise ImageError(f"{name} is no image of a TCP connection")
+    return message
+
+
 def _silence_one(path: Path) -> bool:
     with path.open("r+b") as image:
-        header = image.read(_HEADER.size)
-        if len(header) < _HEADER.size:
-            raise ImageError(f"{path.name} is cut off")
-        _, magic, size = _HEADER.unpack(header)
-        message = image.read(size)
-        if magic != _TCP_STREAM_MAGIC or len(message) != size:
-            raise ImageError(f"{path.name} is no image of a TCP connection")
+        message = _message(image, path.name)
         fields = _fields(message, path.name)
         place = fields.get(_UNSENT)
         if place is None or not (unsent := _value(message[place])):

@@ -17,6 +17,7 @@ from slurmckpt import faults
 from slurmckpt.capture import (
     attributes,
     criu,
+    crossings,
     failedsockets,
     linkremaps,
     listeners,
@@ -161,7 +162,8 @@ class Cut:
         try:
             for each in self.participants:
                 await asyncio.to_thread(listeners.check, each.images, each.pod.init_pid, each.pod.uid)
-        except unixnames.Waiting as error:
+            await asyncio.to_thread(between.seal, self.participants)
+        except (unixnames.Waiting, crossings.Torn) as error:
             raise Unsettled(str(error)) from error
         self._saved = await asyncio.to_thread(
             saved.save, self._choice.script, self._waiting, self._input, self._directory / "batch"

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from slurmckpt import faults
-from slurmckpt.capture import attributes, criu, fileimages, multicast, pids, recreate, reopened, undo
+from slurmckpt.capture import attributes, criu, crossings, fileimages, multicast, pids, recreate, reopened, undo
 from slurmckpt.capture.cuda.mapping import Pairs
 from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import gating, held, outputs, scriptpaths, shm, shm_charged
@@ -54,10 +55,14 @@ class Stand:
     """A pod that does not come back alone. inherit: more descriptors by CRIU's keys.
 
     wait: returns when the ranks may run; what it raises ends the restore. The pod stands still meanwhile.
+    meet: for a pod with connections into others: returns when all ends of these exist and can hear (`Reunion`).
+    lends: gives, by pids inside the pod, the descriptors that others get at either of these. Raises OSError, WireError.
     """
 
     wait: Callable[[Pod], Awaitable[None]]
+    meet: Callable[[Pod], Awaitable[None]]
     inherit: Mapping[str, int] = field(default_factory=dict)
+    lends: Callable[[], Mapping[int, Collection[int]]] = dict
 
 
 class Lost(SlurmckptError):
@@ -197,7 +202,8 @@ class _Restore:
             await self._hand_over(given)
 
         target = criu.Target(restorer.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups, pod.groups)
-        hooks = criu.RestoreHooks(or_killed(pod, restored), self.inherit, self._connected, names(image))
+        connected = partial(self._connected, given)
+        hooks = criu.RestoreHooks(or_killed(pod, restored), self.inherit, connected, names(image))
         faults.at("restore.criu")
         try:
             cpus = attributes.cpus_of(task.shim_pid for task in self._tasks.values())
@@ -214,9 +220,21 @@ class _Restore:
             await pod.say(f"slurmckpt: the task is killed: its restore failed when it was about to run: {error}")
             raise Lost(str(error)) from error
 
-    async def _connected(self) -> None:
+    async def _connected(self, given: set[tuple[int, int]]) -> None:
+        """All sockets exist, and none may send."""
         faults.at("restore.connected")
-        await self.network.reset([(connection.local, connection.remote) for connection in self._image.outside])
+        crossing = await asyncio.to_thread(crossings.pairs, self._images)
+        await self.network.reset(leading_outside(self._image, crossing))
+        if not crossing:
+            return
+        if self._stand is None:
+            raise Refused("it is connected with a step that does not come back together with it")
+        # It is not complete, and CRIU's own descriptors are still in it: what others get counts.
+        lent = await asyncio.to_thread(self._stand.lends)
+        await check_rights(self._pod, self._image.leader_pid, given, self._restorer.files, lent)
+        # Those that it waits for are to join it.
+        await self.network.open()
+        await self._stand.meet(self._pod)
 
     async def _hand_over(self, given: set[tuple[int, int]]) -> None:
         """All processes exist, and none has run."""
@@ -258,6 +276,11 @@ def known_addresses(manifest: Manifest) -> list[str]:
     shared has an address that no node has (way_out).
     """
     return [address for image in manifest.steps for address in (*image.node_addresses, *image.addresses)]
+
+
+def leading_outside(image: StepImage, crossing: Collection[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The connections, local and remote end, at whose other end nobody is any more. crossing: those between pods."""
+    return [pair for one in image.outside if (pair := (one.local, one.remote)) not in crossing]
 
 
 def fill_shm(directory: Path, plan: Plan, pod: Pod) -> None:
@@ -312,13 +335,22 @@ async def settle(pod: Pod, images: Path) -> None:
     await pod.continue_pids(await asyncio.to_thread(pids.last, images))
 
 
-async def check_rights(pod: Pod, leader_pid: int, given: set[tuple[int, int]], files: UserFiles) -> None:
-    """Raises Refused when CRIU, as root, has opened by path what the user could not: a link may stand there now."""
+async def check_rights(
+    pod: Pod,
+    leader_pid: int,
+    given: set[tuple[int, int]],
+    files: UserFiles,
+    only: Mapping[int, Collection[int]] | None = None,
+) -> None:
+    """Raises Refused when CRIU, as root, has opened by path what the user could not: a link may stand there now.
+
+    only: by pids inside the pod, a look at these descriptors alone.
+    """
     leader = await asyncio.to_thread(pid_on_node, pod.init_pid, leader_pid)
     if leader is None:
         raise Refused("its leader did not come back")
     restored = await asyncio.to_thread(pod_processes, pod.init_pid, leader)
-    objects = await asyncio.to_thread(reopened.collect, restored, given)
+    objects = await asyncio.to_thread(reopened.collect, restored, given, only)
     root = os.open(f"/proc/{leader}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         await files.run_to_end(reopened.check, objects, root, pod.uid)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from slurmckpt import faults
 from slurmckpt.coordinator import failures, finished, gating, gpu_launch, outputs, restoring, scriptpaths, shm, trust
@@ -20,6 +21,7 @@ from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.pod_init import PodSettings
 from slurmckpt.coordinator.podless import end_tasks, run_directly
 from slurmckpt.coordinator.returning import Returning
+from slurmckpt.coordinator.reunion import Reunion
 from slurmckpt.coordinator.script import restart
 from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.script.reception import Reception
@@ -188,27 +190,40 @@ class StepRunner:
         if reason:
             return reason
         waited_for = {launch.step for launch in image.launches if launch.step and launch.status is None}
-        returning = Returning(plan, waited_for, self._incarnation.settings.restore.patience)
+        reunion = await Reunion.of(plan)
+        returning = Returning(plan, waited_for, self._incarnation.settings.restore.patience, reunion)
         pipes = restart.new_pipes(image)
         watchers: list[asyncio.Task[None]] = []
+        brought, directory = False, plan.directory / image.directory
 
-        async def stand(pod: Pod) -> None:
+        async def bring_steps(pod: Pod) -> None:
+            nonlocal brought
+            if brought:
+                return
+            brought = True
             script = self._incarnation.script
             if script is None:
                 raise Refused("this node has no srun that a stand-in may take the place of")
             script.numbered = plan.manifest.launches_started
-            directory = plan.directory / image.directory
             for launch in await restart.restart(script, image, directory, pod.init_pid, pipes):
                 if launch.renamed:
                     here = self._incarnation.spec.node
                     await self._incarnation.journal.event(f"an srun that names node {launch.renamed} runs on {here}")
                 if launch.step:
                     watchers.append(asyncio.create_task(_watch(launch, returning)))
+
+        async def meet(pod: Pod) -> None:
+            await bring_steps(pod)
+            await returning.meet(pod)
+
+        async def stand(pod: Pod) -> None:
+            await bring_steps(pod)
             await returning.stand()
 
         self._returning = returning
         try:
-            more = restoring.Stand(stand, restart.inherited(image, pipes))
+            lends = partial(restart.lent, image, directory)
+            more = restoring.Stand(stand, meet, restart.inherited(image, pipes), lends)
             reason = await self._try_restore(plan, image, step, tasks, groups, more)
             if reason:
                 returning.fail(reason)
@@ -235,7 +250,8 @@ class StepRunner:
             await returning.stand()
 
         reason = restoring.mismatch(image, step)
-        reason = reason or await self._try_restore(plan, image, step, tasks, groups, restoring.Stand(stand))
+        more = restoring.Stand(stand, returning.meet)
+        reason = reason or await self._try_restore(plan, image, step, tasks, groups, more)
         if reason:
             raise Refused(reason)
 

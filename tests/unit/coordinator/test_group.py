@@ -333,8 +333,8 @@ def test_what_the_look_before_refuses_stops_no_rank(stage: Stage, user_files: Us
 def test_a_connection_between_two_pods_stops_no_rank(stage: Stage, user_files: UserFiles) -> None:
     ends = [Connection("10.0.0.1:1", "10.0.0.1:2", 9, "a", 7, 1), Connection("10.0.0.1:2", "10.0.0.1:1", 9, "a", 8, 1)]
     stage.scan = PodScan([], [], [], [], [], ends, [])
-    assert "connections between the steps of a job cannot be restored" in stage.skipped(
-        [running("batch"), running("0")], user_files
+    assert "connections between the steps of a job are restored only together with its batch script" in stage.skipped(
+        [running("0"), running("1")], user_files
     )
     assert stage.criu.events == []
 

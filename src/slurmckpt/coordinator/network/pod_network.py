@@ -45,7 +45,7 @@ class PodNetwork:
         self._pasta = pasta
         self._hostname = hostname
         self._job = job
-        self._joins = False
+        self._joins = self._opened = False
         self._must = bool(foreign(addresses))
         self._own = self._must or bool(foreign(node_addresses))
         self._namespace: Namespace | None = None
@@ -83,9 +83,10 @@ class PodNetwork:
             self._note(f"connections to the outside could not be reset: {error.strerror}")
 
     async def open(self) -> None:
-        """Give a network of the pod's own its way out. Raises NetworkError."""
-        if not self._own or self._joins:
+        """Give a network of the pod's own its way out. May be called again. Raises NetworkError."""
+        if not self._own or self._joins or self._opened:
             return
+        self._opened = True
         self._job.begin(self._pod)
         await cut_off(self._enter, self._pod.init_pid, self._addresses)
         if self._namespace is not None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurmckpt.capture import attributes, criu, recreate, sysvipc
+from slurmckpt.capture import attributes, criu, crossings, recreate, sysvipc
 from slurmckpt.capture.cuda.mapping import Pairs
 from slurmckpt.capture.drain import drain
 from slurmckpt.coordinator import failures, network, outputs, restoring, shm
@@ -26,6 +26,7 @@ from slurmckpt.coordinator.pod import Pod, TaskState
 from slurmckpt.coordinator.proc import start_time
 from slurmckpt.coordinator.recovery.scene import Scene
 from slurmckpt.coordinator.recovery.sruns import Sruns
+from slurmckpt.coordinator.reunion import Reunion
 from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.streams import OutputHolder, files_written_by, readable
@@ -241,8 +242,9 @@ class InPlace:
         for part in parts:
             _reset_tasks(part)
         together = Rendezvous(len(parts), _nothing)
+        reunion = await Reunion.of(plan)
         results = await asyncio.gather(
-            *(self._restore_one(plan, part, inherited[part.step.name], together, sruns) for part in parts),
+            *(self._restore_one(plan, part, inherited[part.step.name], together, reunion, sruns) for part in parts),
             return_exceptions=True,
         )
         failures = [result for result in results if isinstance(result, BaseException)]
@@ -307,7 +309,13 @@ class InPlace:
         return script.running() if script is not None else []
 
     async def _restore_one(
-        self, plan: Plan, part: _Part, inherit: dict[str, int], together: Rendezvous, sruns: Sruns | None
+        self,
+        plan: Plan,
+        part: _Part,
+        inherit: dict[str, int],
+        together: Rendezvous,
+        reunion: Reunion,
+        sruns: Sruns | None,
     ) -> None:
         incarnation, pod, image = self._scene.incarnation, part.pod, part.image
         given = {(status.st_dev, status.st_ino) for each in inherit.values() if (status := os.fstat(each))}
@@ -315,11 +323,14 @@ class InPlace:
         pairs: Pairs = []
 
         async def connected() -> None:
-            outside = [(connection.local, connection.remote) for connection in image.outside]
+            crossing = await asyncio.to_thread(crossings.pairs, images)
+            outside = restoring.leading_outside(image, crossing)
             try:
                 await asyncio.to_thread(network.reset, pod.init_pid, outside)
             except OSError as error:
                 await self._scene.note(f"connections to the outside could not be reset: {error.strerror}")
+            if crossing:
+                await reunion.meet(pod)
 
         async def hand_over() -> None:
             await restoring.check(pod, image, images, given, incarnation.files)
@@ -349,6 +360,7 @@ class InPlace:
                 await incarnation.gpus.let_go(locked)
         except BaseException:
             together.abort()
+            reunion.abort()
             raise
         finally:
             pod.close_status_pipe()

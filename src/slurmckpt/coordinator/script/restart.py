@@ -41,6 +41,15 @@ def inherited(image: StepImage, pipes: Mapping[int, Pipes]) -> dict[str, int]:
     return found
 
 
+def lent(image: StepImage, directory: Path) -> dict[int, list[int]]:
+    """By pids of stand-ins inside the pod, the descriptors that their sruns get. Raises as restart()."""
+    return {
+        launch.pid: saved.load_payload(launch, directory).numbers("fds")
+        for launch in image.launches
+        if launch.status is None
+    }
+
+
 async def restart(
     script: Script, image: StepImage, directory: Path, init_pid: int, pipes: Mapping[int, Pipes]
 ) -> list[Launch]:

@@ -18,6 +18,7 @@ from slurmckpt.coordinator import restoring
 from slurmckpt.coordinator.cut import Rendezvous
 from slurmckpt.coordinator.plan import Plan
 from slurmckpt.coordinator.recovery.in_place import InPlace, Lost, Unfit, _Part
+from slurmckpt.coordinator.reunion import Reunion
 from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import Refused, StoreError
@@ -305,7 +306,8 @@ def restored_by(stage: Scenery, monkeypatch: pytest.MonkeyPatch, check: Callable
 
     async def scene() -> None:
         together = Rendezvous(1, nothing)
-        await stage.in_place._restore_one(Plan(manifest, stage.top / "1"), part, {}, together, None)
+        alone = Reunion({})
+        await stage.in_place._restore_one(Plan(manifest, stage.top / "1"), part, {}, together, alone, None)
 
     asyncio.run(scene())
 
