@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from slurmckpt.capture import crossings
 from slurmckpt.config import Restore, Settings
 from slurmckpt.coordinator import restoring
 from slurmckpt.coordinator.incarnation import Incarnation
@@ -52,12 +53,16 @@ class FakeDesk:
 
 
 class Together(Stage):
-    """events: which step stands and runs, in order. late: raised in a step's restore before it stands."""
+    """events: which step stands and runs, in order. fails: raised in a step's restore before it stands.
+
+    connected: the steps, or the script, that have connections into others.
+    """
 
     def __init__(self, top: Path, files: UserFiles, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(top, files, monkeypatch)
         self.events: list[str] = []
         self.fails: dict[str, list[Exception]] = {}
+        self.connected: set[str] = set()
         self.scripts: list[FakeScript] = []
         self.started = asyncio.Event()
         self.launches: dict[str, Launch] = {}
@@ -66,6 +71,8 @@ class Together(Stage):
         monkeypatch.setattr(reception, "Desk", FakeDesk)
         monkeypatch.setattr(saved, "load_environment", lambda *_: {})
         monkeypatch.setattr(restart, "restart", self._restart)
+        monkeypatch.setattr(crossings, "pairs", lambda images: {images.parent.name} & self.connected)
+        monkeypatch.setattr(crossings, "listen", lambda init_pid, images: self.events.append("can hear"))
         self.monkeypatch = monkeypatch
 
     def _prepare(self, *_: object) -> FakeScript:
@@ -97,6 +104,9 @@ class Together(Stage):
         pod.init_pid = 4711
         if self.fails.get(step.name):
             raise self.fails[step.name].pop(0)
+        if step.name in self.connected:
+            self.events.append(f"{name} meets")
+            await stand.meet(pod)
         self.events.append(f"{name} stands")
         if stand is not None:
             await stand.wait(pod)
@@ -171,6 +181,28 @@ def test_none_runs_before_all_stand(stage: Together) -> None:
     play(scene)
 
 
+@pytest.mark.parametrize("connected", [{"batch", "0"}, {"0", "1"}, {"batch", "0", "1"}])
+def test_those_with_connections_into_each_other_meet_before_any_stands(stage: Together, connected: set[str]) -> None:
+    """A script that is one of them starts its sruns, once, before it meets their steps."""
+
+    async def scene() -> None:
+        stage.connected = connected
+        _, runner = await stage.begin(stage.plan(4, ["batch", "0", "1"]))
+        work = [stage.start(runner, "batch")]
+        await stage.started.wait()
+        work += [stage.start(runner, "1"), stage.start(runner, "0")]
+        assert [await stage.told(name) for name in ("batch", "0", "1")] == [["RUN"]] * 3
+        assert len(stage.scripts[0].launches) == 2
+        events = [event.replace(" of #4", "") for event in stage.events]
+        heard = events.index("can hear")
+        assert {event for event in events[:heard] if event.endswith("meets")} == {f"{one} meets" for one in connected}
+        assert all(events.index(f"{one} stands") > heard for one in connected)
+        assert sorted(events[-3:]) == ["0 runs", "1 runs", "batch runs"]
+        await stage.let_end(work)
+
+    play(scene)
+
+
 def broken(stage: Together) -> Callable[[StepRunner], Awaitable[list[asyncio.Task[None]]]]:
     async def scene(runner: StepRunner) -> list[asyncio.Task[None]]:
         stage.fails["1"] = [Refused("/home/jane/log is shorter")]
@@ -203,6 +235,7 @@ def nothing(stage: Together) -> Callable[[StepRunner], Awaitable[list[asyncio.Ta
     return scene
 
 
+@pytest.mark.parametrize("connected", [set[str](), {"batch", "0", "1"}], ids=["apart", "connected"])
 @pytest.mark.parametrize(
     ("arrive", "reason"),
     [
@@ -213,8 +246,11 @@ def nothing(stage: Together) -> Callable[[StepRunner], Awaitable[list[asyncio.Ta
     ],
     ids=["broken", "srun ends", "other command", "patience"],
 )
-def test_one_that_cannot_come_back_ends_the_others(stage: Together, arrive: Any, reason: str) -> None:
+def test_one_that_cannot_come_back_ends_the_others(
+    stage: Together, arrive: Any, reason: str, connected: set[str]
+) -> None:
     async def scene() -> None:
+        stage.connected = connected
         plan = stage.plan(4, ["batch", "0", "1"])
         _, runner = await stage.begin(plan, patience=0.3 if arrive is nothing else 60)
         batch = stage.start(runner, "batch")
@@ -226,7 +262,7 @@ def test_one_that_cannot_come_back_ends_the_others(stage: Together, arrive: Any,
         for name in [name for name in stage.shims if name != "batch"]:
             # The restored ones are gone, and nothing of them runs on beside the script that has begun anew.
             assert await stage.told(name) == ["EXIT 9"]
-        assert not any(event.endswith("runs") for event in stage.events)
+        assert not any(event.endswith("runs") or event == "can hear" for event in stage.events)
         assert stage.scripts[0].events == ["desk closed", "ended"]
         assert len(stage.scripts) == 2
         assert not plan.directory.exists()
