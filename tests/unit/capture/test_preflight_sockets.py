@@ -134,6 +134,23 @@ ready(listening.getsockname()[1])
     assert found.passing == found.moments == ([sentence] if size > 100_000 else [])
 
 
+def test_a_connection_that_is_not_taken_up_before_something_is_sent(make_pod: MakePod) -> None:
+    """The kernel has a request of it, and no socket: the client's data would be answered with a reset."""
+    pod = make_pod(
+        """
+listening = socket.create_server(("127.0.0.1", 0))
+listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 60)
+client = socket.create_connection(listening.getsockname())
+ready(listening.getsockname()[1])
+"""
+    )
+    found = look(pod)
+    assert found.refusals == [] and found.outside == []
+    for said in (found.passing, found.moments):
+        assert len(said) == 1
+        assert f"has a TCP connection with port {pod.report} that is not taken up before something is sent" in said[0]
+
+
 def test_connections_that_wait_to_be_accepted_are_for_another_moment(make_pod: MakePod, tmp_path: Path) -> None:
     own = tmp_path / "mine"
     own.mkdir()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from slurmckpt.capture import procfs
@@ -23,6 +23,7 @@ from slurmckpt.capture.inspect.unixdiag import UnixSocket, unix_sockets
 
 # FIN_WAIT1, LAST_ACK, CLOSING (include/net/tcp_states.h): closed, and the end has not arrived yet at the other side.
 _UNDELIVERED = frozenset({4, 9, 11})
+_SYN_RECEIVED = 3
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Network:
     """A look at the sockets.
 
     mine: who holds them, by inode. unread: connections of the pod whose other end was closed while the kernel still
-    held something that it has to deliver.
+    held something that it has to deliver. untaken: those whose other end is not made before something is sent
+    (TCP_DEFER_ACCEPT, tcp(7)).
     """
 
     def __init__(self, init_pid: int, descriptors: Descriptors) -> None:
@@ -64,12 +66,18 @@ class Network:
             self.unix = unix_sockets(init_pid)
             self._outside = ends_outside(self.tcp, [])
         self.unread: list[InetSocket] = []
+        self.untaken: list[InetSocket] = []
         if self._outside:
             # Only now: on a busy node the closing connections are by far the most lines.
             closing = tcp_sockets(init_pid, {0})
             self._outside = ends_outside(self.tcp, closing)
-            undelivered = {(one.remote, one.local) for one in closing if one.state in _UNDELIVERED}
-            self.unread = [one for one in self.tcp if one.connected and (one.local, one.remote) in undelivered]
+            self.unread = self._opposite(one for one in closing if one.state in _UNDELIVERED)
+            self.untaken = self._opposite(one for one in closing if one.state == _SYN_RECEIVED)
+
+    def _opposite(self, ends: Iterable[InetSocket]) -> list[InetSocket]:
+        """The connections of the pod whose other end is one of these."""
+        wanted = {(one.remote, one.local) for one in ends}
+        return [one for one in self.tcp if one.connected and (one.local, one.remote) in wanted]
 
     def end_inside(self, inodes: Collection[int]) -> None:
         """The connections of these sockets end inside, in a message that nobody has received yet (`in_messages`)."""

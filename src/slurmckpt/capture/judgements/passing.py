@@ -26,7 +26,7 @@ def judge(seen: Inspection) -> Iterator[Reason]:
 
 
 def unread(seen: Inspection) -> Iterator[Reason]:
-    """Connections of which only the kernel has the rest: nobody holds the other end any more, so no image has it."""
+    """Connections of which only the kernel has a part: nobody holds the other end any more, or yet."""
     holders = seen.descriptors.sockets
     for one in seen.network.unread:
         yield Reason(
@@ -34,6 +34,13 @@ def unread(seen: Inspection) -> Iterator[Reason]:
             f"has not read what came before the end of its TCP connection with port {one.remote.port}, and a part of"
             " that is only in the kernel, which cannot be captured",
             "the next checkpoint will do when it has been read",
+        )
+    for one in seen.network.untaken:
+        yield Reason(
+            holders[one.inode].process,
+            f"has a TCP connection with port {one.remote.port} that is not taken up before something is sent on it"
+            " (TCP_DEFER_ACCEPT), which cannot be captured",
+            "the next checkpoint will do when it has sent something",
         )
 
 
