@@ -107,3 +107,35 @@ def make_pod(tmp_path: Path) -> Iterator[MakePod]:
             return Pod(init, children(init)[0], text)
 
         yield make
+
+
+@pytest.fixture
+def carry() -> Iterator[Callable[..., int]]:
+    """carry(code, source, sink, *arguments) -> pid of a process that runs `code` with these two descriptors."""
+    with contextlib.ExitStack() as stack:
+
+        def start(code: str, source: int, sink: int, *arguments: int) -> int:
+            command = [sys.executable, "-c", code, *map(str, (source, sink, *arguments))]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=sorted({source, sink}))
+            stack.callback(end, process)
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            return process.pid
+
+        yield start
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    yield reader, writer
+    for descriptor in (reader, writer):
+        with contextlib.suppress(OSError):
+            os.close(descriptor)

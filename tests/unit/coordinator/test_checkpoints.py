@@ -3,139 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from slurmckpt.capture import criu
-from slurmckpt.config import Hooks, Settings, Store
-from slurmckpt.coordinator import checkpoints, group, node, schedule
-from slurmckpt.coordinator.checkpoints import Checkpointer
+from slurmckpt.config import Settings, Store
+from slurmckpt.coordinator import checkpoints, group, node
 from slurmckpt.coordinator.choice import Ended, Skipped, Unsettled
-from slurmckpt.coordinator.commands import Commands
 from slurmckpt.coordinator.featurenote import FeatureNote
-from slurmckpt.coordinator.incarnation import Incarnation
-from slurmckpt.coordinator.journal import Journal
-from slurmckpt.coordinator.notices import Notices
-from slurmckpt.coordinator.spec import JobSpec, Options
-from slurmckpt.coordinator.step import Step, StepNumbers
+from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import StoreError
-from slurmckpt.identity import JobIdentity
 from slurmckpt.slurm.port import SlurmPort
-from slurmckpt.store import lease, retention, transfer
+from slurmckpt.store import lease, transfer
 from slurmckpt.store.lease import LeaseLost
-from slurmckpt.store.record import SkippedNote
-from slurmckpt.units import Interval
-from tests.unit.coordinator.parts import GID, UID, image
-
-
-class FakeJournal:
-    began = 1
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-        self.committed: list[int] = []
-        self.skips: list[SkippedNote | None] = []
-
-    async def event(self, text: str) -> None:
-        self.events.append(text)
-
-    async def skipped(self, note: SkippedNote | None) -> None:
-        self.skips.append(note)
-
-    async def checkpoint(self, manifest: Any, capture_seconds: float, commit_seconds: float) -> None:
-        self.committed.append(manifest.seq)
-
-
-class Files:
-    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        return function(*args)
-
-
-class Stage:
-    """An incarnation whose captures and commits do what a test says."""
-
-    def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings | None = None) -> None:
-        self.staging = top
-        self.publish_errors: list[Exception] = []
-        self.prune_error: Exception | None = None
-        self.capture_error: Exception | None = None
-        self.lease_error: Exception | None = None
-        self.published = 0
-        self.captures = 0
-        self.lost: list[str] = []
-        self.journal = FakeJournal()
-        self.seq = 0
-        self.steps = {"0": Step("0", 1, 1)}
-        job = JobIdentity("c", "jane", UID, GID, 7)
-        options = Options(interval=Interval("fixed", 1.0), keep=5)
-        incarnation = SimpleNamespace(
-            spec=JobSpec(job, "n1", 1, 2, options),
-            settings=settings or Settings(),
-            gpus=None,
-            node=SimpleNamespace(
-                installation=criu.Installation("/criu", "4.2.1", False), key=b"k" * 16, fingerprint={}, feature="f"
-            ),
-            files=Files(),
-            store=SimpleNamespace(next_seq=self._next, dir=top),
-            epoch=3,
-            journal=self.journal,
-            staging=top,
-            shm=top,
-            enter=Path("/enter"),
-            script=None,
-            starting=asyncio.Lock(),
-            plan=None,
-            disowned=0,
-            superseded="",
-            commands=Commands(Path("/enter"), Hooks(), options, cast(Journal, self.journal)),
-        )
-        monkeypatch.setattr(lease, "check", self._check)
-        monkeypatch.setattr(group, "capture", self._capture)
-        monkeypatch.setattr(transfer, "publish", self._publish)
-        monkeypatch.setattr(retention, "prune", self._prune)
-        self.notices = Notices()
-        self.checkpointer = Checkpointer(
-            cast(Incarnation, incarnation), self.steps, self.notices, cast(SlurmPort, None), self._lose, StepNumbers()
-        )
-
-    def _next(self) -> int:
-        self.seq += 1
-        return self.seq
-
-    async def _lose(self, reason: str) -> None:
-        self.lost.append(reason)
-
-    async def _check(self, *_: Any) -> None:
-        if self.lease_error is not None:
-            raise self.lease_error
-
-    async def _capture(self, steps: Any, script: Any, seq: int, *_: Any) -> group.Captured:
-        self.captures += 1
-        directory = self.staging / str(seq)
-        directory.mkdir()
-        await asyncio.sleep(0.01)
-        if self.capture_error is not None:
-            directory.rmdir()
-            raise self.capture_error
-        return group.Captured(directory, steps=[image()], taken=1000.0, freeze_seconds=0.5, capture_seconds=1.0)
-
-    async def _publish(self, directory: Path, store: Any, files: Any, manifest: Any, *_: Any) -> Any:
-        self.published += 1
-        if self.publish_errors:
-            raise self.publish_errors.pop(0)
-        return manifest
-
-    async def _prune(self, store: Any, files: Any, keep: int, protect: set[int]) -> None:
-        assert keep == 5
-        if self.prune_error is not None:
-            raise self.prune_error
-
-    def left(self) -> list[Path]:
-        return list(self.staging.iterdir())
+from tests.unit.coordinator.checkpointing import Stage
 
 
 @pytest.fixture
@@ -251,41 +134,6 @@ def test_one_at_a_time(stage: Stage) -> None:
     assert asyncio.run(scene()) == [1, 2, 3]
 
 
-def test_the_timer_goes_on_after_whatever_went_wrong(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(Step, "running", property(lambda step: True))
-    monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: 0.001)
-    outcomes = iter([Skipped("no"), KeyError("a fault of ours"), StoreError("full"), OSError(5, "io")])
-
-    async def scene() -> None:
-        done = asyncio.Event()
-        real = stage._capture
-
-        async def capture(*args: Any) -> group.Captured:
-            for error in outcomes:
-                raise error
-            done.set()
-            return await real(*args)
-
-        monkeypatch.setattr(group, "capture", capture)
-        keeping = asyncio.create_task(stage.checkpointer.keep_time())
-        await asyncio.wait_for(done.wait(), 60)
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
-
-    asyncio.run(scene())
-    assert "a fault of ours" in caplog.text
-
-
-def test_the_timer_ends_with_the_lease(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Step, "running", property(lambda step: True))
-    monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: 0.001)
-    stage.lease_error = LeaseLost("newer")
-    asyncio.run(asyncio.wait_for(stage.checkpointer.keep_time(), 60))
-    assert stage.lost == ["newer"]
-
-
 def test_a_checkpoint_under_way_is_given_up_when_the_lease_is_lost(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,73 +189,6 @@ def test_no_checkpoint_of_a_suspended_job(stage: Stage, monkeypatch: pytest.Monk
     with pytest.raises(Skipped, match=r"^the job is suspended$"):
         asyncio.run(stage.checkpointer.take())
     assert (stage.captures, stage.journal.events) == (0, [])
-
-
-class Clock:
-    """A loop's time in which sleeping takes none."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
-        self.real = asyncio.sleep
-        monkeypatch.setattr(asyncio, "sleep", self.sleep)
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        await self.real(0)
-
-
-def timer(stage: Stage, monkeypatch: pytest.MonkeyPatch, at: Callable[[float], bool]) -> list[float]:
-    """When checkpoints are taken with an interval of 10 s, in the first 40 s. at: whether the job is suspended then."""
-    moments: list[float] = []
-    clock = Clock(monkeypatch)
-    monkeypatch.setattr(Step, "running", property(lambda step: True))
-    monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: 10.0 if clock.now < 40 else None)
-    monkeypatch.setattr(checkpoints, "suspended", lambda steps: at(clock.now))
-
-    async def take() -> None:
-        moments.append(clock.now)
-        stage.checkpointer._taken += 1
-
-    monkeypatch.setattr(stage.checkpointer, "take", take)
-
-    async def scene() -> None:
-        loop = asyncio.get_running_loop()
-        monkeypatch.setattr(loop, "time", lambda: clock.now)
-        await stage.checkpointer.keep_time()
-
-    asyncio.run(scene())
-    return moments
-
-
-def test_the_timer(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert timer(stage, monkeypatch, lambda now: False) == [10, 20, 30, 40]
-
-
-def test_no_time_passes_for_a_suspended_job(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what was left of the interval before is left after."""
-    assert timer(stage, monkeypatch, lambda now: 15 < now <= 33) == [10, 38, 48]
-
-
-def test_a_checkpoint_on_request_puts_off_the_next_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    def at(now: float) -> bool:
-        if now == 17:
-            stage.checkpointer._taken += 1
-        return False
-
-    assert timer(stage, monkeypatch, at) == [10, 28, 38, 48]
-
-
-def test_no_timer_where_none_is_wanted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: None)
-    asyncio.run(asyncio.wait_for(stage.checkpointer.keep_time(), 60))
-    assert stage.captures == 0
-
-
-def test_nothing_is_taken_while_nothing_runs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses = iter([0.0, 0.0, 0.0, None])
-    monkeypatch.setattr(schedule, "seconds_until_next", lambda *_: next(pauses))
-    asyncio.run(asyncio.wait_for(stage.checkpointer.keep_time(), 60))
-    assert stage.captures == 0
 
 
 def test_what_is_just_starting_is_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

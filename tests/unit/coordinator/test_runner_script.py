@@ -25,7 +25,7 @@ from slurmckpt.errors import Refused
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.manifest import LaunchImage
 from tests.unit.coordinator.parts import GID, UID, channels, launch, task
-from tests.unit.coordinator.test_runner import FakePod, Stage, heard, play
+from tests.unit.coordinator.running import FakePod, Stage, heard, play
 
 
 class FakeScript:

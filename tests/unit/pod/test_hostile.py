@@ -13,7 +13,6 @@ from _pytest.mark import ParameterSet
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.awaiting import wait_until
 from tests.unit.pod.harness import (
     POD,
     UID,
@@ -24,14 +23,17 @@ from tests.unit.pod.harness import (
     memfd,
     pack,
     payload_bytes,
-    process_exists,
     shell,
 )
 
 pytestmark = pytest.mark.root
 
+
 LEADER = POD / "leader"
+
+
 GOOD = payload_bytes(["/bin/true"])
+
 
 HOSTILE_PAYLOADS: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "payload: it does not end with a NUL byte"),
@@ -392,77 +394,3 @@ def test_leader_and_a_broken_pod_init(data: bytes) -> None:
     assert os.read(reader, 1) == b""
     os.close(reader)
     wire.close()
-
-
-def test_leader_by_hand() -> None:
-    result = subprocess.run([LEADER, "0", "x"], capture_output=True, text=True, check=False)
-    assert result.returncode == 2
-    assert result.stderr.startswith("slurmckpt: leader SETUP_FD STATUS_FD") and result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (
-            [],
-            "usage: pod-init --control FD --shim-pid PID [--cgroup FILE]... [--shm DIR] [--bind SOURCE:TARGET]... "
-            "[--net new|keep|FD] [--hostname NAME] [--anchor FD] [--doubt-signals]",
-        ),
-        (["--anchor", "2"], "--anchor 2 is not a descriptor above 2"),
-        (["--control", "x"], "--control x is not a descriptor above 2"),
-        (["--control", "2"], "--control 2 is not a descriptor above 2"),
-        (["--control", "9", "--shim-pid", "0"], "--shim-pid 0 is not the pid of a task shim"),
-        (["--control", "999", "--shim-pid", "5"], "--control 999 is not a SOCK_SEQPACKET socket"),
-        (["--bind", "/a"], "--bind /a is not SOURCE:TARGET, two absolute paths"),
-        (["--bind", "/a:b"], "--bind /a:b is not SOURCE:TARGET, two absolute paths"),
-        (["--bind", "a:/b"], "--bind a:/b is not SOURCE:TARGET, two absolute paths"),
-        (["--bind", "/a:/b:/c"], "--bind /a:/b:/c is not SOURCE:TARGET, two absolute paths"),
-        (["--hostname", ""], "--hostname  is no name of 1 to 64 bytes"),
-        (["--hostname", "x" * 65], f"--hostname {'x' * 65} is no name of 1 to 64 bytes"),
-        (["--net", "host"], "--net host is not known, accepted are new, keep and a descriptor above 2"),
-    ],
-)
-def test_pod_init_by_hand(arguments: list[str], text: str) -> None:
-    result = subprocess.run([POD / "pod-init", *arguments], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (2, f"slurmckpt: pod-init: {text}\n")
-
-
-def test_pod_that_cannot_be_built(coordinator: FakeCoordinator) -> None:
-    shim = coordinator.started_shim(shell("echo ran"))
-    pid = shim.process.pid
-    for options, text in (
-        (["--cgroup", "/no/such"], "cannot open /no/such: No such file or directory"),
-        (["--shm", "/no/such"], "cannot bind /no/such over /dev/shm: No such file or directory"),
-        (["--bind", "/no/such:/tmp"], "cannot bind /no/such over /tmp: No such file or directory"),
-        (["--bind", "/tmp:/no/such"], "cannot bind /tmp over /no/such: No such file or directory"),
-        (["--bind", "/tmp:/etc/passwd"], "cannot bind /tmp over /etc/passwd: Not a directory"),
-    ):
-        pod = coordinator.unready_pod(pid, *options)
-        assert pod.expect("FAILED").values == {"reason": text}
-        pod.wire.expect_end()
-    shim.wire.send("DIRECT")
-    assert shim.finish() == (0, "ran\n", "")
-
-
-def test_shim_in_a_foreign_namespace_is_refused(coordinator: FakeCoordinator) -> None:
-    with subprocess.Popen(["unshare", "--uts", "sleep", "1000"]) as foreign:
-        try:
-            own = os.readlink("/proc/self/ns/uts")
-            wait_until(lambda: os.readlink(f"/proc/{foreign.pid}/ns/uts") != own, "it is in its namespace")
-            pod = coordinator.unready_pod(foreign.pid)
-            assert pod.expect("FAILED").values == {"reason": "the task has a uts namespace of its own"}
-        finally:
-            foreign.kill()
-    assert not process_exists(foreign.pid)
-
-
-def test_mounts_that_a_user_made_are_refused(coordinator: FakeCoordinator) -> None:
-    """Anybody can make a mount namespace inside a user namespace: the leader that lies there is not ours."""
-    with subprocess.Popen(["unshare", "--user", "--mount", "sleep", "1000"]) as foreign:
-        try:
-            own = os.readlink("/proc/self/ns/mnt")
-            wait_until(lambda: os.readlink(f"/proc/{foreign.pid}/ns/mnt") != own, "it is in its namespace")
-            pod = coordinator.unready_pod(foreign.pid)
-            assert pod.expect("FAILED").values == {"reason": "the task has mounts that its user made"}
-        finally:
-            foreign.kill()
