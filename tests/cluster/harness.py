@@ -36,16 +36,19 @@ srun -n2 python3 train.py --steps {steps} --width 32
 """
 STEPS = 220
 DDP = ("--ntasks=2", "--mem=4000")
+# At the end of a script: the job does not end before finish().
+GATE = "until [ -e go ]; do sleep 0.1; done"
 
 
-def wait_for(what: str, probe: Callable[[], T | None], timeout: float = 60.0) -> T:
-    """The first true value of `probe`; AssertionError that names `what` when it does not come in time."""
+def wait_for(what: str | Callable[[], str], probe: Callable[[], T | None], timeout: float = 120.0) -> T:
+    """The first true value of `probe`; AssertionError that names `what`, as it is then, when it does not come in time."""
     deadline = time.monotonic() + timeout
     while True:
         value = probe()
         if value:
             return value
-        assert time.monotonic() < deadline, f"{what} did not happen within {timeout:.0f} s"
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"{what if isinstance(what, str) else what()} did not happen within {timeout:.0f} s")
         time.sleep(POLL_SECONDS)
 
 
@@ -62,7 +65,7 @@ class Cluster:
         node: str = "login",
         check: bool = True,
         stdin: str = "",
-        timeout: float = 120,
+        timeout: float = 240,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command inside; its output as text."""
         done = subprocess.run(
@@ -85,9 +88,16 @@ class Cluster:
         """Run a shell script as root on a node."""
         return self.run("sh", "-c", script, user="root", node=node, check=check)
 
-    def submit(self, script: str, *options: str, name: str = "job", directory: Path | None = None) -> Job:
-        """Submit a batch script; its output goes to NAME-<job>.out in the directory."""
+    def submit(
+        self, script: str, *options: str, name: str = "job", directory: Path | None = None, held: bool = False
+    ) -> Job:
+        """Submit a batch script; its output goes to NAME-<job>.out in the directory.
+
+        held: programs that heed it (programs/holding.py) do a quarter of their work only after release().
+        """
         directory = directory or self.home
+        if held:
+            (directory / "hold").touch()
         path = directory / f"{name}.sh"
         path.write_text(script if script.startswith("#!") else f"#!/bin/bash\n{script}")
         os.chown(path, 1000, 1000)
@@ -115,7 +125,7 @@ class Cluster:
             return all(line.split()[1] == "idle" for line in states if line)
 
         assert "drain" not in self.run("sinfo", "-h", "-N", "-o", "%N %T %E").stdout
-        wait_for("all nodes idle", idle, 60)
+        wait_for("all nodes idle", idle)
 
 
 @dataclass(frozen=True)
@@ -181,20 +191,20 @@ class Job:
         assert match, done.stdout + done.stderr
         return int(match[1])
 
-    def wait_running(self, timeout: float = 60) -> str:
+    def wait_running(self, timeout: float = 120) -> str:
         """Wait until it runs; the node."""
         wait_for(f"job {self.number} running", lambda: self.state() == "RUNNING", timeout)
         return self.node()
 
-    def wait_output(self, pattern: str, timeout: float = 90) -> re.Match[str]:
+    def wait_output(self, pattern: str, timeout: float = 120) -> re.Match[str]:
         """Wait until its output matches."""
         return wait_for(
-            f"{pattern!r} in the output of job {self.number}:\n{self.output()[-2000:]}",
+            lambda: f"{pattern!r} in the output of job {self.number}:\n{self.output()[-2000:]}",
             lambda: re.search(pattern, self.output(), re.MULTILINE),
             timeout,
         )
 
-    def wait_checkpoints(self, count: int, timeout: float = 90) -> list[dict[str, Any]]:
+    def wait_checkpoints(self, count: int, timeout: float = 120) -> list[dict[str, Any]]:
         """Wait until so many checkpoints have been committed in its whole life."""
 
         def enough() -> list[dict[str, Any]] | None:
@@ -210,7 +220,9 @@ class Job:
             state = self.state()
             return state if state.split()[0] in ENDED and "COMPLETING" not in state else None
 
-        return wait_for(f"the end of job {self.number} ({self.state()})", ended, timeout)
+        return wait_for(
+            lambda: f"the end of job {self.number} ({self.state()}):\n{self.output()[-2000:]}", ended, timeout
+        )
 
     def requeue(self) -> None:
         """scontrol requeue."""
@@ -242,6 +254,18 @@ def drained(cluster: Cluster, nodes: Sequence[str]) -> Iterator[None]:
     finally:
         for node in nodes:
             cluster.root("ctl", f"scontrol update nodename={node} state=resume")
+
+
+def release(job: Job) -> None:
+    """Let a job come to its end that was submitted with held=True, or ends with GATE."""
+    (job.output_path.parent / "hold").unlink(missing_ok=True)
+    (job.output_path.parent / "go").touch()
+
+
+def finish(job: Job, timeout: float = 180) -> str:
+    """Release it and wait for its end; its state."""
+    release(job)
+    return job.wait_end(timeout)
 
 
 def events(job: Job) -> list[str]:
@@ -278,7 +302,7 @@ def move(job: Job, node: str) -> None:
     """Requeue a running job so that it starts on another node than `node`; wait until it does."""
     with drained(job.cluster, [node]):
         job.requeue()
-        wait_for(f"job {job.number} on another node", lambda: job.state() == "RUNNING" and job.node() != node, 60)
+        wait_for(f"job {job.number} on another node", lambda: job.state() == "RUNNING" and job.node() != node)
 
 
 def restored_from(job: Job) -> int:
@@ -291,7 +315,7 @@ def restored_from(job: Job) -> int:
         seq: int | None = last["restored_from"] if len(attempts) > 1 else None
         return seq
 
-    return wait_for(f"the restore of job {job.number}:\n{job.output()[-1500:]}", found, 60)
+    return wait_for(lambda: f"the restore of job {job.number}:\n{job.output()[-1500:]}", found)
 
 
 def wait_attempts(job: Job, count: int) -> None:

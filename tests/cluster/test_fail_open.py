@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, chain, wait_for
+from tests.cluster.harness import Cluster, chain, finish, wait_for
 
 NODES = ("n1", "n2")
 PACKAGE = "$(echo /opt/slurmckpt/lib/python3*/site-packages/slurmckpt)"
@@ -63,8 +63,9 @@ def test_a_job_runs_as_if_we_were_not_there(cluster: Cluster, directory: Path, b
     target, cover, line = BREAKAGES[breakage]
     with hidden(cluster, target, cover):
         script = "srun true; srun true; python3 chain.py 40 0.1 /dev/null 3"
-        job = cluster.submit(script, "--checkpoint-interval=1s", directory=directory)
-        assert job.wait_end() == "FAILED"
+        job = cluster.submit(script, "--checkpoint-interval=1s", directory=directory, held=True)
+        job.wait_output("^slurmckpt: ")
+        assert finish(job) == "FAILED"
         assert job.info()["exit_code"]["return_code"]["number"] == 3
         cluster.all_idle()
     said = [text for text in job.output().splitlines() if text.startswith("slurmckpt: ")]
@@ -75,7 +76,7 @@ def test_a_job_runs_as_if_we_were_not_there(cluster: Cluster, directory: Path, b
 @pytest.mark.parametrize("victim", ["KILL", "TERM", "criu"])
 def test_a_daemon_that_is_killed_takes_nothing_with_it(cluster: Cluster, directory: Path, victim: str) -> None:
     """The tasks run on to their own end, and the epilog cleans up."""
-    job = cluster.submit("python3 chain.py 60 0.1", "--checkpoint-interval=infinite", directory=directory)
+    job = cluster.submit("python3 chain.py 60 0.1", "--checkpoint-interval=infinite", directory=directory, held=True)
     job.wait_output("^10 ")
     node = job.node()
     if victim in ("KILL", "TERM"):
@@ -83,7 +84,7 @@ def test_a_daemon_that_is_killed_takes_nothing_with_it(cluster: Cluster, directo
     else:
         script = f"slurmckpt checkpoint {job.number} & while ! pkill -KILL -x criu; do :; done; wait"
         cluster.root(node, f"timeout 20 sh -c '{script}'", check=False)
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert [text for text in job.output().splitlines() if not text.startswith("slurmckpt: ")] == chain(60)
     wait_for("the epilog", lambda: cluster.root(node, "ls /run/slurmckpt").stdout == "")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import TREE, Cluster, Job, events, move, restored_from, settings, wait_for
+from tests.cluster.harness import GATE, TREE, Cluster, Job, events, finish, move, restored_from, settings, wait_for
 
 STEPS = 120
 ALWAYS = '[gate]\nenabled = "always"\n'
@@ -49,7 +49,7 @@ def ranks_of(job: Job) -> list[dict[str, object]]:
 def test_ranks_are_captured_at_a_boundary_and_go_on_elsewhere(cluster: Cluster, prepared: Path, libnccl: Path) -> None:
     with settings(cluster, ALWAYS):
         job = cluster.submit(
-            f"srun sh -c 'exec python3 collectives.py $SLURM_PROCID {STEPS} 0.1'", *OPTIONS, directory=prepared
+            f"srun sh -c 'exec python3 collectives.py $SLURM_PROCID {STEPS} 0.1'\n{GATE}", *OPTIONS, directory=prepared
         )
         job.wait_output("^3 ")
         told = wait_for("the ranks", lambda: ranks_of(job) or None)
@@ -64,7 +64,7 @@ def test_ranks_are_captured_at_a_boundary_and_go_on_elsewhere(cluster: Cluster, 
         job.wait_output("^20 ")
         # The gate of a restored job is that of its image, and works as before.
         assert job.checkpoint() == seq + 1
-        assert job.wait_end() == "COMPLETED", job.output()
+        assert finish(job) == "COMPLETED", job.output()
     assert not events(job)
     assert job.output() == undisturbed(cluster, prepared, libnccl, STEPS)
 

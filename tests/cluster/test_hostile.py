@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, move, restored_from
+from tests.cluster.harness import GATE, Cluster, finish, move, restored_from
 
 
 @pytest.mark.parametrize("kind", ["file", "directory"])
@@ -107,10 +107,10 @@ if __name__ == "__main__":
     segment.close(); segment.unlink()
 """
     )
-    job = cluster.submit("python3 pool.py", "--checkpoint-interval=infinite", directory=directory)
+    job = cluster.submit(f"python3 pool.py\n{GATE}", "--checkpoint-interval=infinite", directory=directory)
     job.wait_output("^ready$")
     seq = job.checkpoint()
     move(job, job.node())
     assert restored_from(job) == seq
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert job.output() == f"ready\nsum {sum(range(300))}\n"

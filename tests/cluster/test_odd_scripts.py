@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cluster.harness import Cluster, chain, events, move, restored_from, wait_for
+from tests.cluster.harness import Cluster, chain, events, finish, move, restored_from, wait_for
 
 MANUAL = "--checkpoint-interval=infinite"
 
@@ -37,14 +37,14 @@ node=$(hostname)
 srun --nodelist=$node -n1 python3 chain.py 100 0.1 progress
 srun -n1 -w $node sh -c 'echo $SLURMD_NODENAME'
 """
-    job = cluster.submit(script, MANUAL, directory=directory)
+    job = cluster.submit(script, MANUAL, directory=directory, held=True)
     wait_for("the step has begun", lambda: len(lines(directory / "progress")) > 5)
     seq = job.checkpoint()
     old = job.node()
     move(job, old)
     assert restored_from(job) == seq
     new = job.node()
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert job.output().splitlines() == [*chain(100), new]
     assert f"an srun that names node {old} runs on {new}" in events(job)
 

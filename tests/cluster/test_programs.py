@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, events, move, restored_from
+from tests.cluster.harness import GATE, Cluster, events, finish, move, restored_from
 
 # Each prints {steps} lines and rests after each of them.
 PROGRAMS = {
@@ -38,14 +38,18 @@ def test_a_program_goes_on_elsewhere(cluster: Cluster, directory: Path, program:
     if program == "openmpi":
         cluster.run("sh", "-c", f"cd {directory.name} && mpicc -O2 -o heat heat.c")
     job = cluster.submit(
-        command(program, 0.2), "--checkpoint-interval=infinite", "--ntasks=4", "--time=5", directory=directory
+        f"{command(program, 0.2)}\n{GATE}",
+        "--checkpoint-interval=infinite",
+        "--ntasks=4",
+        "--time=5",
+        directory=directory,
     )
     job.wait_output("^5 ")
     seq = job.checkpoint()
     job.wait_output("^8 ")
     move(job, job.node())
     assert restored_from(job) == seq
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert not events(job)
     alone = cluster.directory(f"{directory.name}-alone")
     if program == "openmpi":

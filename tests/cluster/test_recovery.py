@@ -15,7 +15,9 @@ from tests.cluster.harness import (
     Job,
     chain,
     events,
+    finish,
     move,
+    release,
     restored_from,
     settings,
     training_lines,
@@ -41,7 +43,7 @@ def wait_restored_in_place(job: Job, count: int = 1) -> list[str]:
         found = [text for text in events(job) if "restored in place from" in text]
         return found if len(found) >= count else None
 
-    return wait_for(f"{count} restores in place of job {job.number}: {events(job)}", made, 90)
+    return wait_for(lambda: f"{count} restores in place of job {job.number}: {events(job)}", made)
 
 
 def wait_lines(files: list[Path], count: int) -> None:
@@ -61,13 +63,13 @@ def wait_lines(files: list[Path], count: int) -> None:
     ids=["task", "in-script"],
 )
 def test_a_plain_program_that_is_killed(cluster: Cluster, directory: Path, script: str, why: str) -> None:
-    job = cluster.submit(script, MANUAL, directory=directory)
+    job = cluster.submit(script, MANUAL, directory=directory, held=True)
     job.wait_output("^10 ")
     seq = job.checkpoint()
     job.wait_output("^25 ")
     kill(job, "chain.py 100")
     assert wait_restored_in_place(job) == [f"{why}: all ranks were restored in place from #{seq}"]
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert job.output().splitlines() == chain(100)
     assert (directory / "own.txt").read_text().splitlines() == chain(100)
     assert len(job.status()["attempts"]) == 1
@@ -77,7 +79,7 @@ def test_a_plain_program_that_is_killed(cluster: Cluster, directory: Path, scrip
 def test_a_rank_of_a_step_that_is_killed(cluster: Cluster, directory: Path) -> None:
     """Its output goes through pipes; the end of the dead rank's must not be seen by its shim."""
     job = cluster.submit(
-        "srun -n2 --label python3 chain.py 100 0.1\necho end", MANUAL, "--ntasks=2", directory=directory
+        "srun -n2 --label python3 chain.py 100 0.1\necho end", MANUAL, "--ntasks=2", directory=directory, held=True
     )
     job.wait_output("^1: 10 ")
     seq = job.checkpoint()
@@ -85,7 +87,7 @@ def test_a_rank_of_a_step_that_is_killed(cluster: Cluster, directory: Path) -> N
     kill(job, "chain.py 100", "SEGV")
     (found,) = wait_restored_in_place(job)
     assert re.fullmatch(rf"task [01] of step 0 died of SIGSEGV: all ranks were restored in place from #{seq}", found)
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     expected = sorted([f"{rank}: {line}" for rank in (0, 1) for line in chain(100)] + ["end"])
     assert sorted(job.output().splitlines()) == expected
 
@@ -106,7 +108,7 @@ def test_a_ddp_rank_that_is_killed_again_and_again(cluster: Cluster, directory: 
 
 def test_steps_side_by_side_go_back_together(cluster: Cluster, directory: Path) -> None:
     script = "srun -n1 --exact -o a.out python3 chain.py 120 0.1 a.txt &\nsrun -n1 --exact -o b.out python3 chain.py 121 0.1 b.txt &\nwait"
-    job = cluster.submit(script, MANUAL, "--ntasks=2", directory=directory)
+    job = cluster.submit(script, MANUAL, "--ntasks=2", directory=directory, held=True)
     both = [directory / "a.txt", directory / "b.txt"]
     wait_lines(both, 10)
     seq = job.checkpoint()
@@ -114,7 +116,7 @@ def test_steps_side_by_side_go_back_together(cluster: Cluster, directory: Path) 
     kill(job, "chain.py 121")
     (found,) = wait_restored_in_place(job)
     assert found.endswith(f"died of SIGKILL: all ranks were restored in place from #{seq}")
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     for name, count in (("a", 120), ("b", 121)):
         assert (directory / f"{name}.out").read_text().splitlines() == chain(count)
         assert (directory / f"{name}.txt").read_text().splitlines() == chain(count)
@@ -167,10 +169,10 @@ def test_what_a_script_shares_with_its_srun_is_told(cluster: Cluster, directory:
 
 
 def test_the_same_crash_twice_is_the_programs_own(cluster: Cluster, directory: Path) -> None:
-    job = cluster.submit("exec python3 faulty.py 100 0.1 40 SIGSEGV always", MANUAL, directory=directory)
+    job = cluster.submit("exec python3 faulty.py 100 0.1 40 SIGSEGV always", MANUAL, directory=directory, held=True)
     job.wait_output("^10 ")
     seq = job.checkpoint()
-    assert job.wait_end() == "FAILED", job.output()
+    assert finish(job) == "FAILED", job.output()
     assert job.info()["exit_code"]["signal"]["id"]["number"] == 11
     said = (
         f"task 0 of step batch died of SIGSEGV again after a restore from #{seq} in place:"
@@ -182,13 +184,13 @@ def test_the_same_crash_twice_is_the_programs_own(cluster: Cluster, directory: P
 
 def test_a_crash_that_comes_back_once_is_overcome(cluster: Cluster, directory: Path) -> None:
     """A listed exit code is a crash, another one is not."""
-    job = cluster.submit("exec python3 faulty.py 150 0.1 120 exit-139 once", MANUAL, directory=directory)
+    job = cluster.submit("exec python3 faulty.py 150 0.1 120 exit-139 once", MANUAL, directory=directory, held=True)
     job.wait_output("^10 ")
     job.checkpoint()
     other = cluster.submit("exec python3 faulty.py 150 0.1 120 exit-1 once", MANUAL, name="other", directory=directory)
     other.wait_output("^10 ")
     other.checkpoint()
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert job.output().splitlines() == chain(150)
     assert other.wait_end() == "FAILED"
     assert other.info()["exit_code"]["return_code"]["number"] == 1
@@ -197,12 +199,11 @@ def test_a_crash_that_comes_back_once_is_overcome(cluster: Cluster, directory: P
 
 
 def test_the_loss_of_memory_is_not_recovered_from(cluster: Cluster, directory: Path) -> None:
-    job = cluster.submit(
-        "srun -n1 python3 faulty.py 100 0.1 40 memory always\nexit $?", MANUAL, "--mem=600", directory=directory
-    )
+    script = "srun -n1 python3 faulty.py 100 0.1 40 memory always\nexit $?"
+    job = cluster.submit(script, MANUAL, "--mem=600", directory=directory, held=True)
     job.wait_output("^10 ")
     job.checkpoint()
-    assert job.wait_end() in ("FAILED", "OUT_OF_MEMORY"), job.output()
+    assert finish(job) in ("FAILED", "OUT_OF_MEMORY"), job.output()
     assert "slurmckpt: task 0 of step 0 died of SIGKILL: not recovered, as its step had no memory left" in job.output()
     assert job.output().count("\n40 ") == 1
 
@@ -258,9 +259,11 @@ def test_a_hang(cluster: Cluster, directory: Path) -> None:
             MANUAL,
             "--checkpoint-recover=hang",
             directory=directory,
+            held=True,
         )
         job.wait_output("^20 ")
         seq = job.checkpoint()
+        release(job)
         (found,) = wait_restored_in_place(job)
         assert found == (
             f"the job has used no CPU time and printed nothing for 10 s: all ranks were restored in place from #{seq}"
@@ -273,11 +276,15 @@ def test_a_job_that_hangs_again_is_ended(cluster: Cluster, directory: Path) -> N
     """And one that is suspended does not hang."""
     with settings(cluster, '[recover]\nhang_after = "10s"'):
         job = cluster.submit(
-            "exec python3 faulty.py 60 0.1 40 hang always", MANUAL, "--checkpoint-recover=hang", directory=directory
+            "exec python3 faulty.py 60 0.1 40 hang always",
+            MANUAL,
+            "--checkpoint-recover=hang",
+            directory=directory,
+            held=True,
         )
         job.wait_output("^20 ")
         job.checkpoint()
-        assert job.wait_end() == "FAILED", job.output()
+        assert finish(job) == "FAILED", job.output()
     said = (
         "the job has used no CPU time and printed nothing for 10 s again after a restore from #1 in place:"
         " this is the program's own failure, and is not recovered from; its tasks are killed"

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, Job, chain, drained, restored_from, wait_for
+from tests.cluster.harness import GATE, Cluster, Job, chain, drained, finish, restored_from, wait_for
 from tests.cluster.slurmconf import PREEMPTION, slurm_conf
 
 INFINITE = "--checkpoint-interval=infinite"
-# A job that goes on until finish(): however slow this machine is, it does not end before the test has done its part.
-GATE = "until [ -e go ]; do sleep 0.1; done"
 CHAIN = f"python3 chain.py 50 0.1; {GATE}"
 
 
@@ -38,12 +36,6 @@ def images(cluster: Cluster, job: Job) -> list[str]:
 def wait_attempt(job: Job, count: int) -> None:
     """Wait until so many incarnations have begun."""
     wait_for(f"attempt {count}", lambda: len(job.status()["attempts"]) == count, 90)
-
-
-def finish(job: Job) -> str:
-    """Let a job with a GATE come to its end; its state."""
-    (job.output_path.parent / "go").touch()
-    return job.wait_end()
 
 
 def wait_outcome(job: Job, outcome: str) -> None:

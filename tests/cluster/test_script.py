@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, Job, chain, move, restored_from, wait_for
+from tests.cluster.harness import GATE, Cluster, Job, chain, move, release, restored_from, wait_for
 
 MANUAL = "--checkpoint-interval=infinite"
 
@@ -96,22 +96,24 @@ PLACES = {
 def test_sruns_in_all_places_of_a_script(cluster: Cluster, directory: Path, place: str) -> None:
     """The checkpoint falls into the middle of a step; what the script makes of its output is the same."""
     script, wanted = PLACES[place]
-    job = cluster.submit(script, MANUAL, "--ntasks=2", directory=directory)
+    job = cluster.submit(f"{script}\n{GATE}", MANUAL, "--ntasks=2", directory=directory, held=True)
     wait_for("the step has begun", partial(has_lines, directory / "progress", 10))
     seq = job.checkpoint()
     move(job, job.node())
     assert restored_from(job) == seq
     node = job.node()
+    release(job)
     assert finished(job) == [line.replace("NODE", node) for line in wanted]
 
 
 def test_a_script_asks_for_its_own_checkpoint(cluster: Cluster, directory: Path) -> None:
     """The command does not wait, as it is part of what is captured. What follows it may not have begun by then."""
     script = "slurmckpt checkpoint $SLURM_JOB_ID; python3 chain.py 100 0.1"
-    job = cluster.submit(script, MANUAL, directory=directory)
+    job = cluster.submit(script, MANUAL, directory=directory, held=True)
     (note,) = job.wait_checkpoints(1)
     move(job, job.node())
     assert restored_from(job) == note["seq"]
+    release(job)
     wanted = f"job {job.number}: checkpoint requested; it is taken when this command has ended"
     assert finished(job) == [wanted, *chain(100)]
 

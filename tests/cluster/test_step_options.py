@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, Job, chain, move, restored_from, wait_for
+from tests.cluster.harness import Cluster, Job, chain, finish, move, restored_from, wait_for
 from tests.cluster.test_exact_ends import end_of
 
 FILES = {
@@ -69,14 +69,14 @@ def moved_in_the_middle(cluster: Cluster, directory: Path, script: str, outputs:
 
     outputs: files in the directory that are to have 20 lines before the checkpoint and 40 before the requeue.
     """
-    job = cluster.submit(script, "--checkpoint-interval=infinite", "--ntasks=2", directory=directory)
+    job = cluster.submit(script, "--checkpoint-interval=infinite", "--ntasks=2", directory=directory, held=True)
     paths = [job.output_path if name == "job" else directory / name for name in outputs]
     wait_lines(paths, 20)
     seq = job.checkpoint()
     wait_lines(paths, 40)
     move(job, job.node())
     assert restored_from(job) == seq
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     return job
 
 
@@ -123,10 +123,10 @@ def test_what_a_task_prolog_prints_is_there_once(cluster: Cluster, directory: Pa
 def test_an_unbuffered_step_is_not_captured(cluster: Cluster, directory: Path) -> None:
     """slurmstepd gives its tasks a terminal. They run on, and the reason is said."""
     script = "srun -n2 --unbuffered python3 chain.py 60 0.1"
-    job = cluster.submit(script, "--checkpoint-interval=2s", "--ntasks=2", directory=directory)
+    job = cluster.submit(script, "--checkpoint-interval=2s", "--ntasks=2", directory=directory, held=True)
     line = job.wait_output("^slurmckpt: checkpoint skipped: .*")[0]
     assert "uses the terminal /dev/pts/" in line and "--unbuffered" in line
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     lines = [text.rstrip("\r") for text in job.output().splitlines() if not text.startswith("slurmckpt: ")]
     assert sorted(lines) == sorted(chain(60) * 2)
 
@@ -156,6 +156,7 @@ def test_a_changed_program_of_another_task_is_noticed(cluster: Cluster, director
         "--checkpoint-interval=infinite",
         "--ntasks=2",
         directory=directory,
+        held=True,
     )
     wait_lines([directory / "out.0"], 20)
     job.checkpoint()
@@ -164,7 +165,7 @@ def test_a_changed_program_of_another_task_is_noticed(cluster: Cluster, director
     # Whether the line goes to the script or to the step depends on what was captured.
     reason = wait_for("the cold start", lambda: job.status()["attempts"][-1]["cold_start"], 60)
     assert reason.startswith("no checkpoint fits: #1: step 0")
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
 
 
 def test_two_steps_at_once(cluster: Cluster, directory: Path) -> None:

@@ -42,6 +42,9 @@ int main(int argc, char **argv)
 			return 2;
 	}
 	for (int round = 0; round < rounds; round++) {
+		/* see holding.py */
+		while (round >= rounds * 3 / 4 && access("hold", F_OK) == 0)
+			usleep(50000);
 		pthread_barrier_wait(&begin);
 		pthread_barrier_wait(&end);
 		printf("%d %016lx\n", round, sum);

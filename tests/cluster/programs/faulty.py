@@ -1,6 +1,6 @@
 """chain.py with a fault in it: at link AT it does FAULT, each time or only the first time.
 
-usage: faulty.py COUNT PAUSE AT FAULT always|once
+usage: faulty.py COUNT PAUSE AT FAULT always|once; before the fault it waits while there is a file `hold`
 """
 
 import hashlib
@@ -9,6 +9,8 @@ import signal
 import sys
 import time
 from pathlib import Path
+
+from holding import hold  # type: ignore[import-not-found]
 
 count, pause, at, fault, how_often = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
 first = Path(f"fault.{os.environ['SLURM_JOB_ID']}.{os.environ.get('SLURM_PROCID', '0')}")
@@ -19,6 +21,7 @@ for number in range(count):
     time.sleep(pause)
     if number != at or (how_often == "once" and first.exists()):
         continue
+    hold(at, at)
     first.touch()
     if fault == "hang":
         time.sleep(3600)

@@ -9,6 +9,8 @@ import sys
 import time
 from typing import Any
 
+from holding import hold  # type: ignore[import-not-found]
+
 kind, path, count, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 PLACES, SIZE = 64, 32
 
@@ -76,6 +78,7 @@ class Hdf:
 thing: Any = {"file": File, "mapped": Mapped, "hdf": Hdf}[kind]()
 memory = [bytes(SIZE)] * PLACES
 for number in range(count):
+    hold(number, count)
     place = number * number % PLACES
     before = thing.read(place)
     memory[place] = hashlib.sha256(memory[place] + b"%d" % number).digest()

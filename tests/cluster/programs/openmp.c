@@ -32,6 +32,9 @@ int main(int argc, char **argv)
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	for (int round = 0; round < rounds; round++) {
+		/* see holding.py */
+		while (round >= rounds * 3 / 4 && access("hold", F_OK) == 0)
+			usleep(50000);
 		unsigned long sum = 0, other = 0;
 
 #pragma omp parallel for reduction(+ : sum) schedule(dynamic, 1000)

@@ -4,6 +4,8 @@ rounds=$1 pause=$2 signals=0
 trap 'signals=$((signals + 1))' USR1
 (
     for ((i = 0; i < rounds; i++)); do
+        # See holding.py.
+        while [ "$i" -ge $((rounds * 3 / 4)) ] && [ -e hold ]; do sleep 0.1; done
         echo "$i"
         sleep "$pause"
     done

@@ -7,6 +7,8 @@ import multiprocessing
 import sys
 import time
 
+from holding import hold  # type: ignore[import-not-found]
+
 pause = float(sys.argv[2])
 
 
@@ -20,6 +22,7 @@ def main() -> None:
     with multiprocessing.Pool(4, maxtasksperchild=7) as pool:
         both = zip(pool.imap(work, range(rounds)), pool.imap(work, range(rounds, 2 * rounds), chunksize=3), strict=True)
         for number, (one, other) in enumerate(both):
+            hold(number, rounds)
             print(number, one, other, flush=True)
 
 

@@ -8,6 +8,8 @@ import sqlite3
 import sys
 import time
 
+from holding import hold  # type: ignore[import-not-found]
+
 path, mode, pauses, count, pause = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5])
 connection = sqlite3.connect(path, isolation_level=None)
 connection.execute("pragma cache_size=2")
@@ -15,6 +17,7 @@ connection.execute(f"pragma journal_mode={mode}")
 connection.execute("create table rows (number integer, state text, filler blob)")
 state, wanted = b"start", []
 for number in range(count):
+    hold(number, count)
     if number % 3 == 0:
         connection.execute("begin immediate")
     state = hashlib.sha256(state).digest()
