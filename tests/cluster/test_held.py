@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.cluster.harness import Cluster, chain, move, restored_from, settings, wait_for
+from tests.cluster.harness import Cluster, chain, finish, move, restored_from, settings, wait_for
 
 HELD = {
     "deleted-program": "None",
@@ -42,14 +42,16 @@ def test_kernel_objects_of_many_kinds(cluster: Cluster, directory: Path) -> None
 
 def test_a_refused_job_runs_on_and_is_told_once(cluster: Cluster, directory: Path) -> None:
     """A step with PMI2 is connected with slurmstepd; the timer asks every second, a user as well."""
-    job = cluster.submit("srun --mpi=pmi2 python3 chain.py 120 0.1", "--checkpoint-interval=1s", directory=directory)
+    job = cluster.submit(
+        "srun --mpi=pmi2 python3 chain.py 120 0.1", "--checkpoint-interval=1s", directory=directory, held=True
+    )
     line = job.wait_output("^slurmckpt: checkpoint skipped: .*")[0]
     assert "is connected by a unix socket to process " in line and "(slurmstepd) outside the pod" in line
     assert line.endswith("start the step with srun --mpi=none (this is the PMI of MPI), and MPI programs with mpirun")
     done = cluster.run("slurmckpt", "checkpoint", str(job.number), check=False)
     assert done.returncode != 0 and "srun --mpi=none" in done.stderr
     wait_for("three more refusals", lambda: (job.status().get("skipped") or {"times": 0})["times"] > 3)
-    assert job.wait_end() == "COMPLETED"
+    assert finish(job) == "COMPLETED"
     assert [one for one in job.output().splitlines() if one != line] == chain(120)
     assert job.output().count("checkpoint skipped") == 1
     shown = cluster.run("slurmckpt", "status", str(job.number)).stdout
@@ -72,7 +74,9 @@ let number = 0, busy = false;
 const timer = setInterval(() => {
   if (busy) return;
   busy = true;
-  fs.writeFile('numbers', String(number), () => fs.readFile('numbers', 'utf8', (error, text) => {
+  // A file of its own for each: one that is closed at the checkpoint is read as it was changed since.
+  const name = 'number.' + number;
+  fs.writeFile(name, String(number), () => fs.readFile(name, 'utf8', (error, text) => {
     console.log('number', text);
     busy = false;
     if (++number == 150) clearInterval(timer);
@@ -86,16 +90,17 @@ def test_io_uring_is_not_there_and_programs_fall_back(cluster: Cluster, director
     (directory / "ring.py").write_text(RING)
     (directory / "numbers.js").write_text(NODE)
     job = cluster.submit(
-        "python3 ring.py & UV_USE_IO_URING=1 node numbers.js; touch go; wait",
+        "python3 ring.py & UV_USE_IO_URING=1 node numbers.js; while [ -e hold ]; do sleep 0.1; done; touch go; wait",
         "--checkpoint-interval=infinite",
         directory=directory,
+        held=True,
     )
     job.wait_output("^ring Function not implemented$")
     job.wait_output("^number 20$")
     seq = job.checkpoint()
     move(job, job.node())
     assert restored_from(job) == seq
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     lines = job.output().splitlines()
     assert [line for line in lines if line.startswith("number ")] == [f"number {n}" for n in range(150)]
     assert [line for line in lines if not line.startswith("number ")] == ["ring Function not implemented", "done"]

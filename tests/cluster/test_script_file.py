@@ -44,7 +44,7 @@ def digest(data):
 if __name__ == "__main__":
     state = b"start"
     for number in range(COUNT):
-        # As in programs/holding.py, which a worker would not find.
+        # As in programs/holding.py, which this script does not find from where it lies.
         while number >= COUNT * 3 // 4 and os.path.exists("hold"):
             time.sleep(0.05)
         with multiprocessing.get_context(METHOD).Pool(1) as pool:
