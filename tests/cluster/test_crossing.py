@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.cluster.harness import Cluster, Job, events, move, restored_from, wait_attempts, wait_for
+from tests.cluster.harness import Cluster, Job, drained, events, move, restored_from, wait_attempts, wait_for
 
 # Between two steps by the name of the node, between a step and the script over loopback.
 SCRIPT = """
@@ -59,3 +59,46 @@ def test_they_go_on_in_place_when_a_step_has_crashed(cluster: Cluster, directory
         "the restore in place", lambda: any(text.endswith(f"restored in place from #{seq}") for text in events(job))
     )
     end(job, directory)
+
+
+REDIS = """
+srun --overlap -n1 redis-server --port 7380 --bind 127.0.0.1 --save '' >/dev/null &
+srun --overlap -n1 python3 -uc '
+import os, socket, time
+while True:
+    try:
+        redis = socket.create_connection(("127.0.0.1", 7380))
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.05)
+answers = redis.makefile("rb")
+def ask(words):
+    redis.sendall(words + b"\\r\\n")
+    return answers.readline()
+count = 0
+while not os.path.exists("go"):
+    count += 1
+    answer = ask(b"INCR n")
+    assert answer == b":%d\\r\\n" % count, (count, answer)
+    if count == 100:
+        print("ready")
+    time.sleep(0.001)
+print("counted", ask(b"INCR n") == b":%d\\r\\n" % (count + 1))
+redis.sendall(b"SHUTDOWN NOSAVE\\r\\n")
+'
+wait
+"""
+
+
+def test_a_server_and_its_client_in_two_steps(cluster: Cluster, directory: Path) -> None:
+    """Redis, and on the same node again: what is left of the connection there is in nobody's way."""
+    job = cluster.submit(REDIS, "--checkpoint-interval=infinite", "--time=5", directory=directory)
+    job.wait_output("^ready$")
+    seq, node = job.checkpoint(), job.node()
+    with drained(cluster, [one for one in ("n1", "n2") if one != node]):
+        job.requeue()
+        wait_attempts(job, 2)
+        assert restored_from(job) == seq and job.node() == node
+    (directory / "go").touch()
+    assert job.wait_end() == "COMPLETED", job.output()
+    assert job.output() == "ready\ncounted True\n"
