@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from slurmckpt.capture.inspect.descriptors import Holder
 from slurmckpt.capture.inspect.inspection import Inspection, Limits, inspect
 from slurmckpt.capture.inspect.used import UsedFile, used_files
 from slurmckpt.capture.inspect.written import OpenFile, named_pipes, open_files
@@ -87,6 +88,7 @@ class PodScan:
     CRIU would not stumble over. socket_directories: the user's own in which unix sockets are bound. nameless_shm:
     whether files in /dev/shm are open, or mapped, that have lost their name. has_timerfds: whether there are any. gpus:
     those that have a device of NVIDIA's open or mapped, which must go before CRIU comes. named_pipes: one entry a path.
+    failed_sockets, datagram_sockets: as failedsockets.save() and datagrams.save() take them.
     """
 
     processes: list[Process]
@@ -106,6 +108,7 @@ class PodScan:
     named_pipes: list[OpenFile] = field(default_factory=list)
     passing: list[str] = field(default_factory=list)
     failed_sockets: list[str] = field(default_factory=list)
+    datagram_sockets: list[str] = field(default_factory=list)
 
 
 def scan(
@@ -154,10 +157,14 @@ def scan(
         has_timerfds=any(one.kind == "timerfd" for one in seen.descriptors.anonymous),
         nameless_shm=any(_is_nameless(path) for path in _shown_paths(seen)),
         gpus=devices.gpu_users(seen),
-        failed_sockets=[
-            f"{one.holder.process.ns_pid}/{one.holder.descriptor}" for one in seen.other_sockets if one.has_failed
-        ],
+        failed_sockets=[_key(one.holder) for one in seen.other_sockets if one.has_failed],
+        datagram_sockets=[_key(holders[one.inode]) for one in seen.network.udp if one.has_unread],
     )
+
+
+def _key(holder: Holder) -> str:
+    """By which heldsockets.named() finds a socket."""
+    return f"{holder.process.ns_pid}/{holder.descriptor}"
 
 
 def _shown_paths(seen: Inspection) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from slurmckpt.capture import (
     attributes,
     criu,
+    datagrams,
     failedsockets,
     fileimages,
     listeners,
@@ -52,6 +53,7 @@ async def restore(
         await asyncio.to_thread(attributes.apply, target.pod_init, cpus, images)
         await asyncio.to_thread(failedsockets.apply, target.pod_init, images)
         await asyncio.to_thread(socketoptions.apply, target.pod_init, images)
+        await asyncio.to_thread(datagrams.apply, target.pod_init, images)
         await hooks.connected()
 
     async def restored() -> None:

@@ -18,6 +18,7 @@ from slurmckpt.capture import (
     attributes,
     criu,
     crossings,
+    datagrams,
     failedsockets,
     linkremaps,
     listeners,
@@ -341,6 +342,7 @@ def _note_the_rest(participant: Participant, found: PodScan) -> None:
     attributes.save(found.processes, cpus, participant.images)
     socketoptions.save(found.processes, participant.images)
     failedsockets.save(found.failed_sockets, participant.images)
+    datagrams.save(found.processes, found.datagram_sockets, participant.images)
     multicast.save(participant.pod.init_pid, found.processes, participant.images)
     if found.has_timerfds:
         timerfds.save(participant.images)

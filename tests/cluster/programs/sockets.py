@@ -490,7 +490,14 @@ def udp(family: int) -> Case:
     client = socket.socket(family, socket.SOCK_DGRAM)
     client.connect(server.getsockname())
     names = [server.getsockname(), client.getsockname(), client.getpeername()]
+    # Not read yet, in both directions; one of them is empty.
+    unread = [b"first", b"", text(30000)]
+    for data in unread:
+        client.send(data)
+        server.sendto(data, client.getsockname())
     yield
+    equal([server.recvfrom(99999) for _ in unread], [(data, client.getsockname()) for data in unread])
+    equal([client.recv(99999) for _ in unread], unread)
     equal([server.getsockname(), client.getsockname(), client.getpeername()], names)
     client.send(b"hello")
     data, peer = server.recvfrom(99)

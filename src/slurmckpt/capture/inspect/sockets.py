@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import sys
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slurmckpt.capture import procfs
 
@@ -35,7 +35,8 @@ class Endpoint:
 class InetSocket:
     """One line of a table. inode: 0 when no process holds the socket (it waits to be accepted, or is being closed).
 
-    waiting: how many connections wait to be accepted, of one that listens.
+    waiting: how many connections wait to be accepted, of one that listens. has_unread: whether something waits to be
+    read, of one for datagrams.
     """
 
     local: Endpoint
@@ -43,6 +44,7 @@ class InetSocket:
     state: int
     inode: int
     waiting: int = 0
+    has_unread: bool = field(default=False, compare=False)
 
     @property
     def connected(self) -> bool:
@@ -82,8 +84,10 @@ def parse_table(text: bytes, inodes: Container[int]) -> Iterator[InetSocket]:
             continue
         try:
             state = int(words[3], 16)
-            waiting = int(words[4].partition(b":")[2], 16) if state == LISTEN else 0
-            yield InetSocket(parse_endpoint(words[1]), parse_endpoint(words[2]), state, inode, waiting)
+            queued = int(words[4].partition(b":")[2], 16)
+            waiting = queued if state == LISTEN else 0
+            ends = parse_endpoint(words[1]), parse_endpoint(words[2])
+            yield InetSocket(*ends, state, inode, waiting, bool(queued) and state != LISTEN)
         except ValueError:
             continue
 
