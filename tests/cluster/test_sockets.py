@@ -23,6 +23,35 @@ def test_tcp_connections_tell_what_they_told(cluster: Cluster, directory: Path) 
     assert (lines[0], lines[-1], len(lines)) == ("ready", "end", 16)
 
 
+# A message that CRIU would lose, until the file `go` is there; then it is read, and the program waits for its end.
+UNREAD = """
+import os, socket, time
+one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+for message in (b"first", b"", b"last"): one.send(message)
+print("ready", flush=True)
+while not os.path.exists("go"): time.sleep(0.01)
+print([other.recv(9) for _ in range(3)], flush=True)
+while not os.path.exists("stop"): time.sleep(0.01)
+"""
+
+
+def test_a_message_that_would_be_lost_is_waited_for(cluster: Cluster, directory: Path) -> None:
+    """The job runs on meanwhile, and is captured when its program has read it."""
+    (directory / "unread.py").write_text(UNREAD)
+    job = cluster.submit("exec python3 unread.py", "--checkpoint-interval=infinite", "--time=5", directory=directory)
+    job.wait_output("^ready$")
+    done = cluster.run("slurmckpt", "checkpoint", job.name, check=False)
+    assert (
+        "has not read a message of no bytes at its unix socket, which cannot be captured" in done.stdout + done.stderr
+    )
+    (directory / "go").touch()
+    job.wait_output("last")
+    assert job.checkpoint() == 1
+    (directory / "stop").touch()
+    assert job.wait_end() == "COMPLETED"
+    assert job.output().splitlines()[-1] == "[b'first', b'', b'last']"
+
+
 def test_options_of_sockets_are_kept(cluster: Cluster, directory: Path) -> None:
     """Whatever can be set; programs/options.py names what differs."""
     lines = through_a_move(cluster, directory, "options.py")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from slurmckpt.capture import unixqueues
 from slurmckpt.capture.inspect.descriptors import Holder
 from slurmckpt.capture.inspect.inspection import Inspection, Limits, inspect
 from slurmckpt.capture.inspect.used import UsedFile, used_files
@@ -88,7 +89,8 @@ class PodScan:
     CRIU would not stumble over. socket_directories: the user's own in which unix sockets are bound. nameless_shm:
     whether files in /dev/shm are open, or mapped, that have lost their name. has_timerfds: whether there are any. gpus:
     those that have a device of NVIDIA's open or mapped, which must go before CRIU comes. named_pipes: one entry a path.
-    failed_sockets, datagram_sockets: as failedsockets.save() and datagrams.save() take them.
+    failed_sockets, datagram_sockets, message_sockets: as failedsockets.save(), datagrams.save() and unixqueues.lost()
+    take them.
     """
 
     processes: list[Process]
@@ -109,6 +111,7 @@ class PodScan:
     passing: list[str] = field(default_factory=list)
     failed_sockets: list[str] = field(default_factory=list)
     datagram_sockets: list[str] = field(default_factory=list)
+    message_sockets: list[str] = field(default_factory=list)
 
 
 def scan(
@@ -158,6 +161,11 @@ def scan(
         nameless_shm=any(_is_nameless(path) for path in _shown_paths(seen)),
         gpus=devices.gpu_users(seen),
         failed_sockets=[_key(one.holder) for one in seen.other_sockets if one.has_failed],
+        message_sockets=[
+            _key(holder)
+            for inode, holder in holders.items()
+            if (one := seen.network.unix.get(inode)) is not None and one.type in unixqueues.KINDS
+        ],
         datagram_sockets=[_key(holders[one.inode]) for one in seen.network.udp if one.has_unread],
     )
 

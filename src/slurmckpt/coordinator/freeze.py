@@ -31,6 +31,7 @@ from slurmckpt.capture import (
     timerfds,
     undo,
     unixnames,
+    unixqueues,
 )
 from slurmckpt.capture.drain import DrainResult, drain
 from slurmckpt.capture.inspect.used import UsedFile
@@ -236,6 +237,10 @@ class Cut:
             participant.tasks = task_images(participant.pod)
             if any(not task.pid and not task.exited for task in participant.tasks):
                 raise Unsettled(f"not all tasks of step {name} have started yet")
+            # Before CRIU is at them.
+            seen, sockets = participant.step.empty_messages, participant.message_sockets
+            if lost := await asyncio.to_thread(unixqueues.lost, participant.processes, sockets, seen):
+                raise Unsettled(lost)
         await asyncio.to_thread(self._quiesced.check)
         if self._choice.script is not None:
             await self._find_stand_ins(self._choice.script)

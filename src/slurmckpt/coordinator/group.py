@@ -152,6 +152,7 @@ async def _prepare(
         participant.links = found.nameless_shm
         participant.names = {process.ns_pid: str(process) for process in found.processes}
         participant.processes, participant.gpu_users = found.processes, found.gpus
+        participant.message_sockets = found.message_sockets
         needed += sum(resident_bytes(process.pid) for process in found.processes)
         needed += (await asyncio.to_thread(sysvipc.look, participant.pod.init_pid)).bytes
     if apart := between.connected((each.step.name, found) for each, found in zip(participants, scans, strict=True)):

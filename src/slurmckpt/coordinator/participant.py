@@ -27,7 +27,8 @@ from slurmckpt.store.manifest import Connection, GpuImage, StepImage, TaskImage
 class Participant:
     """One pod of the cut. tasks, scan, files: as they stood at the boundary.
 
-    processes, gpu_users: at the look before, all and those with a GPU. gpu: what becomes of their GPU state.
+    processes, gpu_users, message_sockets: at the look before, all, those with a GPU, and as in PodScan. gpu: what
+    becomes of their GPU state.
     links: it may need names in /dev/shm for the dump. renamed: such names that were set aside (`linking`). names: what
     its processes are called in messages, by their pids inside the pod.
     """
@@ -43,6 +44,7 @@ class Participant:
     names: dict[int, str] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
     gpu_users: list[Process] = field(default_factory=list)
+    message_sockets: list[str] = field(default_factory=list)
     gpu: GpuImage | None = None
 
 

@@ -53,7 +53,7 @@ class Step:
     interactive: one of its tasks has a terminal, and so none of them goes into a pod.
     profile: how its GPU ranks communicate. gpu_indices: which GPUs of the node it has; empty when that is not known.
     shim: of its first task. anchor: leads to the root process below the first task whose children the pods are
-    (pod/anchor.c).
+    (pod/anchor.c). empty_messages: what a cut has to remember for the next one (unixqueues.lost()).
     """
 
     name: str
@@ -76,6 +76,7 @@ class Step:
     interactive: bool = False
     profile: Profile = field(default_factory=Profile)
     gpu_indices: tuple[int, ...] = ()
+    empty_messages: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, hello: Hello, name: str, launch: Launch | None = None) -> Step:
