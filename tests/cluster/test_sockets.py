@@ -20,7 +20,7 @@ def test_tcp_connections_tell_what_they_told(cluster: Cluster, directory: Path) 
     lines = through_a_move(cluster, directory, "tcpstates.py")
     wrong = [line for line in lines[1:-1] if not line.endswith(" ok")]
     assert not wrong, "\n".join(wrong)
-    assert (lines[0], lines[-1], len(lines)) == ("ready", "end", 16)
+    assert (lines[0], lines[-1], len(lines)) == ("ready", "end", 17)
 
 
 # A message that CRIU would lose, until the file `go` is there; then it is read, and the program waits for its end.

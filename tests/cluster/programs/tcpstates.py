@@ -264,6 +264,24 @@ def reset() -> Case:
     return Case([one], ["CLOSE"], use)
 
 
+def resets_at_one_port() -> Case:
+    listener = socket.create_server(("127.0.0.1", 0))
+    ends = []
+    for _ in range(3):
+        client = socket.create_connection(listener.getsockname())
+        ends.append(listener.accept()[0])
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+
+    def use() -> None:
+        for one in ends:
+            equal(one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), errno.ECONNRESET)
+        with socket.create_connection(listener.getsockname()) as client:
+            equal(listener.accept()[0].getpeername(), client.getsockname())
+
+    return Case(ends, ["CLOSE"] * 3, use, listener)
+
+
 def refused() -> Case:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
@@ -280,7 +298,7 @@ def refused() -> Case:
 CASES = (
     established, other_end_gone, other_end_gone_6, other_end_gone_mapped, other_end_gone_unread, half_closed,
     end_not_delivered, both_ends_told_one_delivered, last_end_not_delivered, over, over_unread, reset,
-    reset_unread, refused,
+    reset_unread, resets_at_one_port, refused,
 )  # fmt: skip
 
 
