@@ -451,8 +451,3 @@ def payload_bytes(
     }
     lines = [f"{key}={value}" for key, value in header.items()]
     return b"".join(line.encode() + b"\0" for line in (*lines, "", *argv, *env))
-
-
-def record(kind: int, index: int, pid: int, wait_status: int) -> bytes:
-    """A record of the status pipe: four int32 in native order."""
-    return struct.pack("=iiii", kind, index, pid, wait_status)

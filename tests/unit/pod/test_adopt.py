@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 from collections.abc import Callable
 
 import pytest
 
 from tests.unit.awaiting import wait_until
-from tests.unit.pod.harness import POD, FakeCoordinator, Pod, children, inner_pid, record, shell
+from tests.unit.pod.harness import POD, FakeCoordinator, Pod, children, inner_pid, shell
 
 pytestmark = pytest.mark.root
 
@@ -36,6 +37,11 @@ while tasks:
     index = tasks.pop(pid)
     os.write(status, struct.pack('=iiii', 2, index, pid, result))
 """
+
+
+def record(kind: int, index: int, pid: int, wait_status: int) -> bytes:
+    """A record of the status pipe: four int32 in native order."""
+    return struct.pack("=iiii", kind, index, pid, wait_status)
 
 
 def restore(pod: Pod) -> tuple[int, list[int]]:
