@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, Job, events, move, restored_from, settings, wait_for
+from tests.cluster.harness import Cluster, Job, events, finish, move, restored_from, settings, wait_for
 
 ON_REQUEST = "--checkpoint-interval=infinite"
 
 
 # How far each part counts: on a slow machine a good part of it passes until a checkpoint is taken, and a job has moved.
 COUNT = 250
+# Where they wait for finish().
+HELD_AT = COUNT * 3 // 4 - 1
 
 
 def captured_moved_and_ended(job: Job, kinds: list[str]) -> str:
@@ -28,10 +30,10 @@ def captured_moved_and_ended(job: Job, kinds: list[str]) -> str:
     seq = job.checkpoint()
     for kind in kinds:
         reached = max(int(number) for number in re.findall(rf"^{kind} (\d+)$", job.output(), re.MULTILINE))
-        job.wait_output(f"^{kind} {reached + 15}$")
+        job.wait_output(f"^{kind} {min(reached + 15, HELD_AT)}$")
     move(job, job.node())
     assert restored_from(job) == seq
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     return job.output()
 
 
@@ -46,7 +48,7 @@ def test_sqlite_databases_have_exactly_the_rows_that_were_written(cluster: Clust
     """Whether journal or write-ahead log are open, exist, or were removed since the boundary."""
     kinds = [f"{mode} {pauses}" for mode in ("wal", "delete", "persist") for pauses in ("inside", "outside")]
     script = "".join(f"python3 rows.py {kind.replace(' ', '-')}.db {kind} {COUNT} 0.03 &\n" for kind in kinds) + "wait"
-    job = cluster.submit(script, ON_REQUEST, directory=directory)
+    job = cluster.submit(script, ON_REQUEST, directory=directory, held=True)
     assert_exact(captured_moved_and_ended(job, kinds), kinds)
 
 
@@ -54,20 +56,22 @@ def test_files_that_are_changed_in_place(cluster: Cluster, directory: Path) -> N
     """Each new content depends on the old one: written twice it would be another. By pwrite(2), memory maps, and HDF5."""
     kinds = ["file", "mapped", "hdf"]
     script = "".join(f"python3 inplace.py {kind} {kind}.data {COUNT} 0.03 &\n" for kind in kinds) + "wait"
-    job = cluster.submit(script, ON_REQUEST, directory=directory)
+    job = cluster.submit(script, ON_REQUEST, directory=directory, held=True)
     assert_exact(captured_moved_and_ended(job, kinds), kinds)
 
 
 def test_a_database_is_exact_after_a_crash_in_place(cluster: Cluster, directory: Path) -> None:
     """Its file is still there, with what was written since; so are those who did not die, until then."""
-    job = cluster.submit(f"python3 rows.py run.db delete outside {COUNT} 0.03", ON_REQUEST, directory=directory)
+    job = cluster.submit(
+        f"python3 rows.py run.db delete outside {COUNT} 0.03", ON_REQUEST, directory=directory, held=True
+    )
     job.wait_output("^delete outside 10$")
     seq = job.checkpoint()
     reached = len(job.output().splitlines())
-    job.wait_output(f"^delete outside {reached + 15}$")
+    job.wait_output(f"^delete outside {min(reached + 15, HELD_AT)}$")
     cluster.run("pkill", "-SEGV", "-f", "rows.py run.db", user="root", node=job.node())
     wait_for("the restore in place", lambda: any(f"in place from #{seq}" in text for text in events(job)))
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert_exact(job.output(), ["delete outside"])
 
 
@@ -84,7 +88,7 @@ echo two >&3; python3 -c 'import os; print(open("/proc/self/fd/3").read().split(
 cat $TMPDIR/link; ls $TMPDIR
 """
     with settings(cluster, '[files]\ncarry = ["$TMPDIR"]'):
-        job = cluster.submit(script.replace("COUNT", str(COUNT)), ON_REQUEST, directory=directory)
+        job = cluster.submit(script.replace("COUNT", str(COUNT)), ON_REQUEST, directory=directory, held=True)
         kinds = ["wal outside", "file"]
         output = captured_moved_and_ended(job, kinds)
     assert_exact(output, kinds)
@@ -149,7 +153,7 @@ def test_a_file_that_is_too_large_to_be_saved_is_refused_once(cluster: Cluster, 
 
 FOLLOWED = """
 exec 4<>kept.log
-(for i in $(seq 1 COUNT); do echo line $i; echo line $i >>kept.log; sleep 0.05; done; echo the end) >>followed.log &
+(for i in $(seq 1 COUNT); do while [ $i = 200 -a -e hold ]; do sleep 0.1; done; echo line $i; echo line $i >>kept.log; sleep 0.05; done; echo the end) >>followed.log &
 tail -n +1 -f followed.log | sed -u '/the end/q'
 pkill tail
 wait
@@ -161,7 +165,7 @@ def test_tail_follows_a_log_that_grows(cluster: Cluster, directory: Path) -> Non
     (directory / "followed.log").touch()
     os.chown(directory / "followed.log", 1000, 1000)
     with settings(cluster, '[files]\nrules = [{ path = "~/**/kept.log", policy = "keep" }]'):
-        job = cluster.submit(FOLLOWED.replace("COUNT", str(COUNT)), ON_REQUEST, directory=directory)
+        job = cluster.submit(FOLLOWED.replace("COUNT", str(COUNT)), ON_REQUEST, directory=directory, held=True)
         output = captured_moved_and_ended(job, ["line"])
     wanted = [f"line {number + 1}" for number in range(COUNT)] + ["the end"]
     assert [line for line in output.splitlines() if line.startswith(("line", "the"))] == wanted

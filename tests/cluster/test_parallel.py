@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.cluster.harness import Cluster, Job, move, restored_from, wait_for
+from tests.cluster.harness import Cluster, Job, finish, move, release, restored_from, wait_for
 
 # Each prints a line a round, and rests then.
 PROGRAMS = {
@@ -15,7 +15,7 @@ PROGRAMS = {
     "pool": "python3 pool.py {rounds} {seconds}",
     "pipeline": "bash pipeline.sh {rounds} {seconds}",
 }
-ROUNDS = 100
+ROUNDS = 60
 STEPS = 60
 SRUN = """
 export MASTER_ADDR=$(hostname) MASTER_PORT=$((21000 + SLURM_JOB_ID)) USE_LIBUV=0
@@ -46,16 +46,18 @@ def test_threads_pools_and_pipelines_go_on_elsewhere(cluster: Cluster, directory
     for name in ("openmp", "crowd"):
         cluster.run("sh", "-c", f"cd {directory.name} && gcc -O2 -std=gnu11 -pthread -fopenmp -o {name} {name}.c")
     script = "\n".join([*(f"{command} >{name}.out 2>&1 &" for name, command in commands(0.4).items()), "wait"])
-    job = cluster.submit(script, "--checkpoint-interval=infinite", directory=directory)
+    job = cluster.submit(script, "--checkpoint-interval=infinite", directory=directory, held=True)
     outputs = {name: directory / f"{name}.out" for name in PROGRAMS}
     wait_for("some rounds of each", lambda: all(len(lines(path)) > 5 for path in outputs.values()))
     seq = job.checkpoint()
     reached = {name: len(lines(path)) for name, path in outputs.items()}
     assert all(count < ROUNDS for count in reached.values()), reached
-    wait_for("more of each", lambda: all(len(lines(path)) > reached[name] for name, path in outputs.items()))
+    # On a busy machine some may be held already.
+    more = {name: min(count + 1, ROUNDS * 3 // 4) for name, count in reached.items()}
+    wait_for("more of each", lambda: all(len(lines(path)) >= more[name] for name, path in outputs.items()))
     move(job, job.node())
     assert restored_from(job) == seq
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     for name, command in commands(0).items():
         wanted = cluster.run("bash", "-c", f"cd {directory.name} && {command}").stdout
         assert outputs[name].read_text() == wanted, name
@@ -85,13 +87,14 @@ def test_ddp_with_data_loader_workers(cluster: Cluster, directory: Path) -> None
         "--ntasks=2",
         "--mem=5000",
         directory=directory,
+        held=True,
     )
     job.wait_output("^step 10 ", 120)
     seq = job.checkpoint()
     job.wait_output("^step 20 ")
     move(job, job.node())
     assert restored_from(job) == seq
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert steps(job) == undisturbed(cluster, directory)
 
 
@@ -103,12 +106,14 @@ def test_torchrun_restarts_its_workers_after_a_restore(cluster: Cluster, directo
         "--checkpoint-recover=nodefail",
         "--mem=5000",
         directory=directory,
+        held=True,
     )
     job.wait_output("^step 10 ", 120)
     seq = job.checkpoint()
     move(job, job.node())
     assert restored_from(job) == seq
     cluster.run("touch", f"{directory.name}/crash")
+    release(job)
     wait_for("the death of a worker", lambda: not (directory / "crash").exists())
     assert job.wait_end() == "COMPLETED", job.output() + (directory / "torchrun.err").read_text()
     wanted = undisturbed(cluster, directory)
