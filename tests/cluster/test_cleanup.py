@@ -117,7 +117,7 @@ while True: x += bytes(b"x" * (8 << 20))
 
 def test_requeue_leaves_the_old_node_clean(cluster: Cluster, directory: Path) -> None:
     """And the images stay, as the next incarnation needs them."""
-    job = cluster.submit("python3 chain.py 300 0.1", "--checkpoint-interval=infinite", directory=directory)
+    job = cluster.submit("python3 chain.py 3000 0.1", "--checkpoint-interval=infinite", directory=directory)
     job.wait_output("^10 ")
     job.checkpoint()
     node = job.node()

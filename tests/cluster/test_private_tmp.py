@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, chain, move, restored_from, settings, wait_for
+from tests.cluster.harness import Cluster, chain, finish, move, restored_from, settings, wait_for
 
 STOP = """
 old=$(pidof slurmd slurmctld) && kill $old
@@ -93,7 +93,7 @@ open("/tmp/mine", "w").write("x"); print(os.path.exists("/tmp/mine"), flush=True
 def test_a_file_of_the_same_name_in_the_nodes_tmp_is_not_touched(cluster: Cluster, directory: Path) -> None:
     """A rank has /tmp/own open for writing: it comes back in the job's own /tmp, beside that of another program there."""
     script = "python3 chain.py 100 0.1 /tmp/own; wc -l </tmp/own"
-    job = cluster.submit(script, "--checkpoint-interval=infinite", directory=directory)
+    job = cluster.submit(script, "--checkpoint-interval=infinite", directory=directory, held=True)
     job.wait_output("^20 ")
     seq = job.checkpoint()
     before = job.node()
@@ -102,7 +102,7 @@ def test_a_file_of_the_same_name_in_the_nodes_tmp_is_not_touched(cluster: Cluste
     try:
         move(job, before)
         assert restored_from(job) == seq
-        assert job.wait_end() == "COMPLETED", job.output()
+        assert finish(job) == "COMPLETED", job.output()
         assert cluster.root(after, "stat -c %s /tmp/own").stdout == "100000\n"
     finally:
         cluster.root(after, "rm -f /tmp/own")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, Job, chain, drained, move, restored_from, wait_for
+from tests.cluster.harness import Cluster, Job, chain, drained, finish, move, restored_from, wait_for
 
 
 @pytest.fixture
@@ -20,8 +20,10 @@ def store(cluster: Cluster) -> Path:
 
 
 def counting(cluster: Cluster, directory: Path, *options: str) -> Job:
-    """A job with two checkpoints."""
-    job = cluster.submit("python3 chain.py 150 0.1", "--checkpoint-interval=infinite", *options, directory=directory)
+    """A job with two checkpoints, which goes on until finish()."""
+    job = cluster.submit(
+        "python3 chain.py 150 0.1", "--checkpoint-interval=infinite", *options, directory=directory, held=True
+    )
     job.wait_output("^10 ")
     job.checkpoint()
     job.wait_output("^20 ")
@@ -82,7 +84,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(
     assert restored_from(job) == 1
     refused = job.status()["attempts"][-1]["refused"]
     assert len(refused) == 1 and refused[0].startswith("#2: ") and reason in refused[0], refused
-    assert job.wait_end() == "COMPLETED"
+    assert finish(job) == "COMPLETED"
     assert job.output().splitlines() == chain(150)
 
 
@@ -101,7 +103,7 @@ def test_a_checkpoint_of_another_site_is_refused(cluster: Cluster, directory: Pa
             "slurmckpt: cold start: no checkpoint fits: #2: manifest is not signed with this site's key; "
             "#1: manifest is not signed with this site's key"
         )
-        assert job.wait_end() == "COMPLETED"
+        assert finish(job) == "COMPLETED"
         assert job.output().splitlines() == [line, *chain(150)]
     finally:
         cluster.root(other, "umount /etc/slurmckpt/site.key")
@@ -135,7 +137,7 @@ def test_a_node_with_another_fingerprint_is_not_chosen(cluster: Cluster, directo
         job.requeue()
         assert wait_for("the job on its node", lambda: restored_from(job)) == 2
         assert job.node() == node
-        assert job.wait_end() == "COMPLETED"
+        assert finish(job) == "COMPLETED"
         assert job.output().splitlines() == chain(150)
     finally:
         cluster.root("ctl", "scontrol update nodename=n1,n2 weight=1")
@@ -158,7 +160,7 @@ def test_without_a_matching_node_the_job_starts_cold_and_says_why(cluster: Clust
                 "image" in line and "2" in line and line.startswith("slurmckpt: cold start: no checkpoint fits: #2: ")
             ), line
             assert job.node() == other
-        assert job.wait_end() == "COMPLETED"
+        assert finish(job) == "COMPLETED"
         assert job.output().splitlines() == [line, *chain(150)]
         assert job.info()["features"] == ""
     finally:
