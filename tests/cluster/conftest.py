@@ -23,6 +23,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
+            if item.get_closest_marker("timeout") is None:
+                # The first test of a run waits for the cluster, which has to be built before it is there for the first time.
+                item.add_marker(pytest.mark.timeout(func_only=True))
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +33,7 @@ def running_cluster() -> Iterator[Cluster]:
     """The cluster, brought up or brought up to date. Only that of a worker is brought down again."""
     if os.geteuid() != 0:
         pytest.skip("cluster tests need root")
-    subprocess.run([str(TREE / "sandbox/cluster"), "up", "--nodes", "2", "--programs"], check=True)
+    subprocess.run([str(TREE / "sandbox/cluster"), "up", "--nodes", "2", "--programs"], check=True, timeout=1800)
     home = Path(
         subprocess.run(
             [str(TREE / "sandbox/cluster"), "path"], check=True, capture_output=True, text=True
