@@ -91,9 +91,8 @@ def text(directory: Path, name: str) -> str:
 def said(directory: Path, name: str, pattern: str) -> None:
     """Wait until a program has printed it."""
     wait_for(
-        f"{pattern!r} from {name}:\n{text(directory, name)[-500:]}",
+        lambda: f"{pattern!r} from {name}:\n{text(directory, name)[-500:]}",
         lambda: re.search(pattern, text(directory, name), re.MULTILINE),
-        60,
     )
 
 

@@ -57,7 +57,7 @@ def test_sstat_counts_the_ranks(cluster: Cluster, directory: Path, kind: str) ->
         return found is not None and found[0] == 2 and 150 * MIB < found[1] < 180 * MIB
 
     # Slurm takes a sample every 5 s.
-    wait_for(f"150 MiB a task, not {used(cluster, f'{job.number}.0')}", counted)
+    wait_for(lambda: f"150 MiB a task, not {used(cluster, f'{job.number}.0')}", counted)
     (directory / "stop").touch()
     assert job.wait_end() == "COMPLETED", job.output()
 
@@ -72,7 +72,7 @@ def test_sstat_counts_a_script_without_srun(cluster: Cluster, directory: Path, k
         found = used(cluster, f"{job.number}.batch")
         return found is not None and found[0] == 1 and 150 * MIB < found[1] < 190 * MIB
 
-    wait_for(f"150 MiB, not {used(cluster, f'{job.number}.batch')}", counted)
+    wait_for(lambda: f"150 MiB, not {used(cluster, f'{job.number}.batch')}", counted)
     (directory / "stop").touch()
     assert job.wait_end() == "COMPLETED", job.output()
 

@@ -17,7 +17,7 @@ PARTITIONS = PREEMPTION.format(mode="REQUEUE", grace=30)
 def wait_restarted(job: Job, count: int, timeout: float = 150) -> None:
     """Wait until Slurm has started the job again so many times."""
     wait_for(
-        f"restart {count} of job {job.number}: {events(job)}",
+        lambda: f"restart {count} of job {job.number}: {events(job)}",
         lambda: job.info()["restart_cnt"] >= count and job.state() == "RUNNING",
         timeout,
     )
