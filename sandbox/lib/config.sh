@@ -81,7 +81,7 @@ TEXT
     echo
     for ((i = 1; i <= n; i++)); do
         echo "NodeName=n$i NodeAddr=$(address_of "n$i") CPUs=4 Boards=1 SocketsPerBoard=1 CoresPerSocket=4" \
-            "ThreadsPerCore=1 RealMemory=6000 State=UNKNOWN"
+            "ThreadsPerCore=1 RealMemory=9600 State=UNKNOWN"
     done
     echo "PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
 }
