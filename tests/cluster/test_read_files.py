@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cluster.harness import Cluster, Job, events, move, restored_from, settings
+from tests.cluster.harness import Cluster, Job, drained, events, move, restored_from, settings, wait_for
 
 ON_REQUEST = "--checkpoint-interval=infinite"
 COUNT = 150
@@ -32,6 +32,10 @@ END
 wait
 """
 KINDS = ["stream", "mapped", "library", "module", "program", "here"]
+
+
+def there(cluster: Cluster, node: str, path: str) -> bool:
+    return cluster.root(node, f"test -e {path}", check=False).returncode == 0
 
 
 def captured_and_moved(job: Job, kinds: list[str]) -> None:
@@ -85,6 +89,29 @@ def test_a_compiler_goes_on_where_it_was(cluster: Cluster, directory: Path) -> N
     assert not events(job)
     # The functions of one line each: 7 + 8 + 9, and the number three times.
     assert job.output().splitlines() == [f"compiled {n} {24 + 3 * n}" for n in range(1, BUILDS + 1)]
+
+
+IN_ITS_DIRECTORY = """
+cd $(mktemp -d) && mkdir empty && echo unopened >data
+for n in $(seq COUNT); do echo "$n $(cat data) $(ls | tr '\\n' ' ')"; sleep 0.1; done
+"""
+
+
+def test_a_working_directory_in_tmp_comes_along_beside_another_job(cluster: Cluster, directory: Path) -> None:
+    """What that has put into /tmp does not."""
+    other = cluster.submit("touch /tmp/of-job-$SLURM_JOB_ID; sleep 300", "--nodelist=n1", directory=directory)
+    wait_for("the other job's file", lambda: there(cluster, "n1", f"/tmp/of-job-{other.number}"))
+    with drained(cluster, ["n2"]):
+        job = cluster.submit(IN_ITS_DIRECTORY.replace("COUNT", "60"), ON_REQUEST, directory=directory)
+        job.wait_output("^5 ")
+    seq = job.checkpoint()
+    move(job, "n1")
+    assert restored_from(job) == seq
+    assert job.wait_end() == "COMPLETED", job.output()
+    other.cancel()
+    assert not events(job)
+    assert job.output().splitlines() == [f"{n} unopened data empty " for n in range(1, 61)]
+    assert not there(cluster, "n2", f"/tmp/of-job-{other.number}")
 
 
 READS = """import mmap, os, time

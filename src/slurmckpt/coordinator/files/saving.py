@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from slurmckpt import faults
+from slurmckpt.capture import procfs
 from slurmckpt.capture.inspect.mounts import Mount, mounts_of
 from slurmckpt.capture.preflight import OpenFile as Found
 from slurmckpt.capture.preflight import PodScan
@@ -92,7 +93,7 @@ class Saver:
     @property
     def left(self) -> str:
         found = self._temporary
-        texts = reading.describe(self._reader.left), temporary.describe(found.left, found.overflow)
+        texts = reading.describe(self._reader.left), temporary.describe(found.left, found.partial)
         return "; ".join(text for text in texts if text)
 
     async def save(
@@ -186,17 +187,19 @@ class Saver:
         carried: Sequence[str],
         without: Collection[tuple[int, int]],
     ) -> temporary.Temporary:
-        """What lies in /tmp and is nobody's but the job's; all its pods see the same."""
+        """What lies in /tmp and is nobody's but the job's. All its pods see the same."""
         rules, scans = self._rules, [pod.scan for pod in pods]
         pids = {process.pid for scan in scans for process in scan.processes}
         if not pods or not rules.settings.max_read:
             return temporary.Temporary()
-        if not await asyncio.to_thread(company.is_alone, rules.uid, init_pids, pids):
-            return temporary.Temporary()
-        tops = temporary.places(pods[0], await asyncio.to_thread(carrying.values, pods, "TMPDIR"))
+        alone = await asyncio.to_thread(company.is_alone, rules.uid, init_pids, pids)
+        named = await asyncio.to_thread(carrying.values, pods, "TMPDIR")
+        directories = {procfs.link(f"{procfs.PROC}/{pid}/cwd") or "" for pid in pids}
+        where = temporary.places(pods[0], directories, named, alone)
+        apart = [*carried, "/dev/shm"]
         known = {(file.device, file.inode) for scan in scans for file in (*scan.open_files, *scan.named_pipes)}
         known |= read.seen | set(without)
-        return await self._within(self._files.run(temporary.find, pods[0], rules, tops, carried, known, read.bytes))
+        return await self._within(self._files.run(temporary.find, pods[0], rules, where, apart, known, read.bytes))
 
     def _save_temporary(self, pod: Pod, noted: list[OpenFile]) -> None:
         found = self._temporary

@@ -1,7 +1,8 @@
 """What a job has put into the node's temporary directories and has not open, as between two programs of a compiler.
 
-Saved, as far as it fits, when the job's user has nothing else on the node: nobody can tell whose such a file is. Made
-anew where it is gone; what is there at the restore is left alone.
+Saved, as far as it fits, when the job's user has nothing else on the node: nobody can tell otherwise whose such a file
+is; but what is in the working directory of a process, or in its TMPDIR, is the job's anyway. Made anew where it is
+gone; what is there at the restore is left alone.
 """
 
 from __future__ import annotations
@@ -21,34 +22,47 @@ DIRECTORIES = ("/tmp", "/var/tmp")
 _MAX_ENTRIES = 20_000
 _MAX_DEPTH = 64
 _MAX_FILES = 4096
+_MAX_OWN = 256
 
 
 @dataclass
 class Temporary:
     """files: what is to be saved. directories: those of the job with all that is in them. left: what is not saved.
 
-    overflow: a directory in which there is more than is looked at.
+    partial: a directory of the job's own in which there is more than is saved.
     """
 
     files: list[ReadFile] = field(default_factory=list)
     directories: list[tuple[str, os.stat_result]] = field(default_factory=list)
     left: list[ReadFile] = field(default_factory=list)
-    overflow: str = ""
+    partial: str = ""
 
 
-def places(pod: Pod, more: Iterable[str]) -> list[str]:
-    """The temporary directories of a node, and those of `more`, that no other node has."""
-    found: list[str] = []
-    for path in (*DIRECTORIES, *more):
+@dataclass(frozen=True)
+class Places:
+    """Directories that no other node has. common: those that all jobs have, empty where others may have files there.
+
+    own: the working directories of the job's processes, and their TMPDIR.
+    """
+
+    common: list[str]
+    own: list[str]
+
+
+def places(pod: Pod, directories: Iterable[str], temporary: Iterable[str], alone: bool) -> Places:
+    """directories: of the job's own. temporary: what its TMPDIR names. alone: has its user nothing else on the node?"""
+
+    def is_local(path: str) -> bool:
         mount = mount_of(path, pod.mounts)
-        inside = any(path == other or path.startswith(f"{other}/") for other in found)
-        if path.startswith("/") and not inside and mount is not None and mount.kind in LOCAL_FILE_SYSTEMS:
-            found.append(path)
-    return found
+        return path.startswith("/") and mount is not None and mount.kind in LOCAL_FILE_SYSTEMS
+
+    named = list(temporary)
+    own = [path for path in sorted({*directories, *named}) if is_local(path) and path not in DIRECTORIES]
+    return Places([path for path in (*DIRECTORIES, *named) if alone and is_local(path)], own[:_MAX_OWN])
 
 
 def find(
-    pod: Pod, rules: Rules, tops: Sequence[str], apart: Collection[str], known: Collection[tuple[int, int]], used: int
+    pod: Pod, rules: Rules, where: Places, apart: Collection[str], known: Collection[tuple[int, int]], used: int
 ) -> Temporary:
     """What the job has put into these directories. As the user.
 
@@ -56,9 +70,13 @@ def find(
     are open. used: how much of the limit is taken already, in bytes.
     """
     look = _Look(rules, frozenset(apart), known)
-    for top in tops:
-        look.begin(pod.root, top)
-    found = Temporary(directories=look.directories, overflow=look.overflow)
+    own = [path for path in where.own if look.is_own(pod.root, path)]
+    tops: list[str] = []
+    for path in (*where.common, *own):
+        if not any(path == top or path.startswith(f"{top}/") for top in tops):
+            tops.append(path)
+            look.begin(pod.root, path)
+    found = Temporary()
     for file in sorted(look.files, key=lambda file: file.size):
         fits = file.size <= rules.settings.max_read_each and used + file.size <= rules.settings.max_read
         if fits and len(found.files) < _MAX_FILES:
@@ -70,14 +88,16 @@ def find(
     found.directories = [
         (path, status) for path, status in look.directories if not any(other.startswith(f"{path}/") for other in missed)
     ]
+    whole = {path for path, _ in found.directories}
+    found.partial = look.overflow or next((path for path in own if path not in whole), "")
     return found
 
 
-def describe(left: Sequence[ReadFile], overflow: str) -> str:
+def describe(left: Sequence[ReadFile], partial: str) -> str:
     """What a restore on another node will miss, for the job's user; empty when nothing."""
-    if not left and not overflow:
+    if not left and not partial:
         return ""
-    which = named(left) if left else f"what is in {overflow}"
+    which = named(left) if left else f"what is in {partial}"
     return (
         f"a restore on another node will miss {which}, which the job has put on this node and has not open: keep such"
         " files where all nodes see them, or let the site carry their directory (files.carry) or save more"
@@ -96,6 +116,17 @@ class _Look:
         self._apart = apart
         self._known = known
         self._count = 0
+
+    def is_own(self, root: int, path: str) -> bool:
+        """Whether it is a directory of the user's that no other node has, and not brought in another way."""
+        if path.startswith(tuple(f"{other}/" for other in self._apart)) or path in self._apart:
+            return False
+        try:
+            status = os.stat(path.lstrip("/") or ".", dir_fd=root, follow_symlinks=False)
+        except OSError:
+            return False
+        here = path.startswith(tuple(f"{other}/" for other in DIRECTORIES)) or status.st_dev not in self._rules.shared
+        return here and stat.S_ISDIR(status.st_mode) and status.st_uid == self._rules.uid
 
     def begin(self, root: int, top: str) -> None:
         try:

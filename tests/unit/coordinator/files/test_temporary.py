@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from slurmckpt.capture.inspect.mounts import Mount
 from slurmckpt.config import Files
 from slurmckpt.coordinator import company
 from slurmckpt.coordinator.files import temporary
+from slurmckpt.coordinator.files.rules import Pod
 from slurmckpt.errors import Refused
 from slurmckpt.filerules import FileRule
 from slurmckpt.store.identity import UserFiles
@@ -171,3 +173,42 @@ def test_a_directory_of_very_many_files_is_told(job: Job, monkeypatch: pytest.Mo
         job.write(f"many/{number}")
     assert "directory" not in policies(job.save()).values()
     assert f"will miss what is in {job.home}/many, which the job has put on this node" in job.left
+
+
+def found(job: Job, *own: Path, alone: bool = False) -> temporary.Temporary:
+    pod = Pod(job.scan(), os.open("/", os.O_PATH), 0, mounts=[Mount("ext4", "", "/")])
+    try:
+        where = temporary.places(pod, map(str, own), [], alone)
+        return job.files.run_sync(temporary.find, pod, job.rules(), where, [], set(), 0)
+    finally:
+        os.close(pod.root)
+
+
+def test_what_is_in_a_working_directory_is_the_jobs_anyway(job: Job) -> None:
+    for name in ("own", "own/sub", "another's"):
+        directory(job, name)
+        job.write(f"{name}/file")
+    seen = found(job, job.home / "own", job.home / "own/sub")
+    assert {file.path for file in seen.files} == {f"{job.home}/own/{name}" for name in ("file", "sub/file")}
+    assert [path for path, _ in seen.directories] == [f"{job.home}/own/sub", f"{job.home}/own"]
+    assert not seen.partial and not seen.left
+
+
+def test_a_working_directory_that_does_not_come_along_is_told(job: Job) -> None:
+    own = directory(job, "own")
+    (own / "link").symlink_to("nowhere")
+    for alone in (True, False):
+        seen = found(job, own, alone=alone)
+        assert seen.partial == str(own) and str(own) not in dict(seen.directories)
+    assert f"will miss what is in {own}, which" in temporary.describe([], seen.partial)
+
+
+def test_a_working_directory_that_all_nodes_see_is_not_looked_at(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(temporary, "DIRECTORIES", ("/nowhere",))
+    own = directory(job, "own")
+    job.write("own/file")
+    assert found(job, own).files
+    job.shared = {os.stat(own).st_dev}
+    seen = found(job, own)
+    assert not seen.files and not seen.partial
+    assert not found(job, Path("/"), Path("/proc")).partial
