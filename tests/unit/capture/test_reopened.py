@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,8 +28,8 @@ def home() -> Iterator[Path]:
     subprocess.run(["rm", "-rf", str(path)], check=True)
 
 
-def objects_of(program: str, *given: Path) -> list[Reopened]:
-    """What a Python process has, by collect(), once it says that it is ready."""
+def objects_of(program: str, *given: Path, only: Sequence[int] | None = None) -> list[Reopened]:
+    """What a Python process has, by collect(), once it says that it is ready. only: these descriptors."""
     with subprocess.Popen(
         ["/usr/bin/python3", "-c", f"import os, mmap\n{program}\nprint('ready', flush=True)\ninput()"],
         stdin=subprocess.PIPE,
@@ -40,7 +40,8 @@ def objects_of(program: str, *given: Path) -> list[Reopened]:
         assert child.stdout.readline() == "ready\n"
         process = read_process(child.pid)
         assert process is not None
-        found = collect([process], {(path.stat().st_dev, path.stat().st_ino) for path in given})
+        which = None if only is None else {process.ns_pid: only}
+        found = collect([process], {(path.stat().st_dev, path.stat().st_ino) for path in given}, which)
         child.stdin.close()
         child.wait()
     return found
@@ -156,3 +157,12 @@ def test_a_file_that_lives_on_under_another_name(home: Path, owner: str) -> None
     mine = [one for one in found if one.path.startswith(str(home))]
     assert [one.path for one in mine] == ([] if owner == "its user" else [f"{a} (deleted)"])
     assert bool(refusal(mine)) == (owner == "another")
+
+
+def test_a_look_at_some_descriptors_alone(home: Path) -> None:
+    """The others are CRIU's own while it restores, and so is what is mapped."""
+    (home / "one").write_text("x")
+    (home / "other").write_text("x")
+    program = f"os.dup2(os.open('{home}/one', os.O_RDONLY), 40); os.dup2(os.open('{home}/other', os.O_RDONLY), 41)"
+    found = objects_of(program, only=[40, 42])
+    assert [(each.what, Path(each.path).name) for each in found] == [("descriptor 40", "one")]

@@ -7,16 +7,17 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from slurmckpt.capture import crossings
 from slurmckpt.coordinator import restoring
 from slurmckpt.coordinator.restoring import mismatch
 from slurmckpt.coordinator.scriptfile import ScriptFile
 from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import Refused
-from slurmckpt.store.manifest import Manifest
+from slurmckpt.store.manifest import Connection, Manifest
 from tests.unit.coordinator.parts import channels, image, no_descriptor_is_lost, saved_task, task
 
 
@@ -110,3 +111,60 @@ def test_a_task_that_is_not_in_the_image() -> None:
 def test_a_descriptor_that_is_missing_now() -> None:
     with pytest.raises(Refused, match=r"^task 0 of step 0 has no descriptor 5 now$"):
         inherit({0: {"5": "pipe:[8]"}}, {0: [0, 1, 2]})
+
+
+class SilentSockets:
+    """One pod whose sockets exist and may not send: what is done then, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, crossing: set[tuple[str, str]], stand: bool) -> None:
+        self.done: list[object] = []
+        self.work = cast(Any, object.__new__(restoring._Restore))
+        self.work._image = image()
+        self.work._image.outside.extend(
+            [Connection("10.0.0.1:1", "10.0.0.1:2"), Connection("10.0.0.1:3", "10.0.0.9:4")]
+        )
+        self.work._images, self.work._pod = Path("/images"), None
+        self.work._restorer = SimpleNamespace(files=None)
+        self.work.network = self
+        self.work._stand = restoring.Stand(self.wait, self.meet, lends=lambda: {102: [0, 1]}) if stand else None
+        monkeypatch.setattr(crossings, "pairs", lambda images: dict.fromkeys(crossing, False))
+        monkeypatch.setattr(restoring, "check_rights", self.check)
+
+    def connect(self) -> list[object]:
+        asyncio.run(self.work._connected({(1, 2)}))
+        return self.done
+
+    async def reset(self, pairs: object) -> None:
+        self.done.append(("reset", pairs))
+
+    async def open(self) -> None:
+        self.done.append("open")
+
+    async def check(self, pod: object, leader: int, given: object, files: object, only: object) -> None:
+        self.done.append(("check", given, only))
+
+    async def meet(self, pod: object) -> None:
+        self.done.append("meet")
+
+    async def wait(self, pod: object) -> None:
+        raise AssertionError("too early")
+
+
+def test_connections_to_other_pods_are_kept_and_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others get from a pod that is not complete yet is looked at before."""
+    assert SilentSockets(monkeypatch, {("10.0.0.1:1", "10.0.0.1:2")}, stand=True).connect() == [
+        ("reset", [("10.0.0.1:3", "10.0.0.9:4")]),
+        ("check", {(1, 2)}, {102: [0, 1]}),
+        "open",
+        "meet",
+    ]
+
+
+def test_connections_to_outside_are_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [("10.0.0.1:1", "10.0.0.1:2"), ("10.0.0.1:3", "10.0.0.9:4")]
+    assert SilentSockets(monkeypatch, set(), stand=True).connect() == [("reset", pairs)]
+
+
+def test_a_pod_that_comes_back_alone_can_meet_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match=r"^it is connected with a step that does not come back together with it$"):
+        SilentSockets(monkeypatch, {("10.0.0.1:1", "10.0.0.1:2")}, stand=False).connect()
