@@ -15,7 +15,7 @@ from slurmckpt import faults
 from slurmckpt.capture import attributes, criu, crossings, fileimages, multicast, pids, recreate, reopened, undo
 from slurmckpt.capture.cuda.mapping import Pairs
 from slurmckpt.capture.processes import pid_on_node, pod_processes
-from slurmckpt.coordinator import gating, held, outputs, scriptpaths, shm, shm_charged
+from slurmckpt.coordinator import gating, held, outputs, reunion, scriptpaths, shm, shm_charged
 from slurmckpt.coordinator.files.putting_back import Traces, fill_carried, put_back
 from slurmckpt.coordinator.gpus import Gpus
 from slurmckpt.coordinator.network import JobNetwork, PodNetwork
@@ -224,7 +224,7 @@ class _Restore:
         """All sockets exist, and none may send."""
         faults.at("restore.connected")
         crossing = await asyncio.to_thread(crossings.pairs, self._images)
-        await self.network.reset(leading_outside(self._image, crossing))
+        await self.network.reset(reunion.leading_outside(self._image, crossing))
         if not crossing:
             return
         if self._stand is None:
@@ -276,11 +276,6 @@ def known_addresses(manifest: Manifest) -> list[str]:
     shared has an address that no node has (way_out).
     """
     return [address for image in manifest.steps for address in (*image.node_addresses, *image.addresses)]
-
-
-def leading_outside(image: StepImage, crossing: Collection[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The connections, local and remote end, at whose other end nobody is any more. crossing: those between pods."""
-    return [pair for one in image.outside if (pair := (one.local, one.remote)) not in crossing]
 
 
 def fill_shm(directory: Path, plan: Plan, pod: Pod) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from slurmckpt.capture import crossings
 from slurmckpt.coordinator.cut import Rendezvous
 from slurmckpt.coordinator.plan import Plan
 from slurmckpt.coordinator.pod import Pod
+from slurmckpt.store.manifest import StepImage
 
 
 class Reunion:
@@ -46,3 +47,8 @@ class Reunion:
         # Each before any may send: what came to a deaf one would have to be sent again.
         for pod in self._pods:
             await asyncio.to_thread(crossings.listen, pod.init_pid, self._images[pod.step])
+
+
+def leading_outside(image: StepImage, crossing: Collection[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The connections, local and remote end, at whose other end nobody is any more. crossing: those between pods."""
+    return [pair for one in image.outside if (pair := (one.local, one.remote)) not in crossing]

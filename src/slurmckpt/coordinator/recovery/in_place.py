@@ -26,7 +26,7 @@ from slurmckpt.coordinator.pod import Pod, TaskState
 from slurmckpt.coordinator.proc import start_time
 from slurmckpt.coordinator.recovery.scene import Scene
 from slurmckpt.coordinator.recovery.sruns import Sruns
-from slurmckpt.coordinator.reunion import Reunion
+from slurmckpt.coordinator.reunion import Reunion, leading_outside
 from slurmckpt.coordinator.script.launch import Launch
 from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.streams import OutputHolder, files_written_by, readable
@@ -324,7 +324,7 @@ class InPlace:
 
         async def connected() -> None:
             crossing = await asyncio.to_thread(crossings.pairs, images)
-            outside = restoring.leading_outside(image, crossing)
+            outside = leading_outside(image, crossing)
             try:
                 await asyncio.to_thread(network.reset, pod.init_pid, outside)
             except OSError as error:
