@@ -12,7 +12,7 @@ def test_a_waiting_script_is_dumped_and_restored_with_a_new_srun(cluster: Cluste
     """Variables, pids and descriptors are the old ones; srun, its pipes and its exit status the new ones."""
     harness = directory / "tests/unit/pod"
     harness.mkdir(parents=True)
-    for name in ("harness.py", "launching.py"):
+    for name in ("harness.py", "launching.py", "payloads.py"):
         shutil.copy(TREE / "tests/unit/pod" / name, harness)
     shutil.copy(TREE / "tests/unit/awaiting.py", harness.parent)
     (directory / "pod").symlink_to("/usr/libexec/slurmckpt")

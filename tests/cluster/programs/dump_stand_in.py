@@ -27,10 +27,10 @@ from tests.unit.pod.harness import (
     Wire,
     inner_pid,
     open_files,
-    payload_header,
     shell,
 )
 from tests.unit.pod.launching import Launcher, Pipe, read_word
+from tests.unit.pod.payloads import payload_header
 
 LIBEXEC = Path("/usr/libexec/slurmckpt")
 SCRIPT = """a=kept; x=$(srun sh -c 'printf value; exit 5'); echo "x=$x code=$? a=$a"; exit 3"""

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.awaiting import PATIENCE, wait_until
-from tests.unit.pod.harness import GID, GROUPS, POD, TASK_ENV, UID, Message, Wire, memfd, open_files, payload_bytes
+from tests.unit.pod.harness import GID, GROUPS, POD, TASK_ENV, UID, Message, Wire, open_files
+from tests.unit.pod.payloads import memfd, payload_bytes
 
 
 class Pipe:

@@ -15,7 +15,8 @@ from typing import Any
 
 from slurmckpt.capture.waits import Kind, observe
 from tests.unit.awaiting import wait_until
-from tests.unit.pod.harness import UID, FakeCoordinator, Shim, payload_header
+from tests.unit.pod.harness import UID, FakeCoordinator, Shim
+from tests.unit.pod.payloads import payload_header
 
 F_SETPIPE_SZ, F_GETPIPE_SZ = 1031, 1032
 OUT, ERR = 1, 2

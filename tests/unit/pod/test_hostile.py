@@ -13,18 +13,8 @@ from _pytest.mark import ParameterSet
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.pod.harness import (
-    POD,
-    UID,
-    FakeCoordinator,
-    Pod,
-    Shim,
-    Wire,
-    memfd,
-    pack,
-    payload_bytes,
-    shell,
-)
+from tests.unit.pod.harness import POD, UID, FakeCoordinator, Pod, Shim, Wire, pack, shell
+from tests.unit.pod.payloads import memfd, payload_bytes
 
 pytestmark = pytest.mark.root
 

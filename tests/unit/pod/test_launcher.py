@@ -19,15 +19,14 @@ from tests.unit.pod.harness import (
     UID,
     FakeCoordinator,
     children,
-    memfd,
     open_files,
     pack,
-    payload_bytes,
     process_exists,
     shell,
     status_field,
 )
 from tests.unit.pod.launching import Launcher, read_word, word
+from tests.unit.pod.payloads import memfd, payload_bytes
 from tests.unit.pod.test_hostile import HOSTILE_PAYLOADS, MALFORMED
 from tests.unit.pod.test_signals import CATCHABLE, COUNTER, PYTHON
 

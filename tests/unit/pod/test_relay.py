@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 
 from slurmckpt.capture.waits import observe
 from tests.unit.awaiting import PATIENCE, wait_until
-from tests.unit.pod.harness import POD, FakeCoordinator, payload_header, shell
+from tests.unit.pod.harness import POD, FakeCoordinator, shell
+from tests.unit.pod.payloads import payload_header
 from tests.unit.pod.relaying import (
     ERR,
     F_GETPIPE_SZ,

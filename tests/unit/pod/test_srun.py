@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from tests.unit.awaiting import wait_until
-from tests.unit.pod.harness import UID, build_variant, open_files, payload_header, status_field
+from tests.unit.pod.harness import UID, build_variant, open_files, status_field
 from tests.unit.pod.launching import StandIn, read_word, word
+from tests.unit.pod.payloads import payload_header
 from tests.unit.pod.test_hostile import malformed
 from tests.unit.pod.test_signals import CATCHABLE
 
