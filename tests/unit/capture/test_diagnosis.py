@@ -97,6 +97,10 @@ RESTORE = [
         "Can't fork for 107: File exists",
         "the process number 107 is in use in the new pod: this is a fault of slurmckpt",
     ),
+    (
+        "Can't fork for 40000: Invalid argument",
+        "it has a process 40000, and kernel.pid_max is lower on this node: set it to 4194304",
+    ),
     ("File out.log has bad size 20 (expect 10)", "the file /out.log has 20 bytes and had 10 at the checkpoint"),
     (
         "File out.log has bad mode 0100600 (expect 0100644)",
