@@ -25,7 +25,7 @@ def test_names_and_variables_of_the_old_node_and_of_the_new(cluster: Cluster, di
     restored_from(job)
     after = job.node()
     (directory / "go").touch()
-    assert job.wait_end(60) == "COMPLETED", job.output()
+    assert job.wait_end() == "COMPLETED", job.output()
     assert job.output().splitlines() == [
         f"before {before} {before} {before} {before}",
         f"after {before} {before} {before} {before}",

@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import TREE, Cluster, Job, drained, events, move, restored_from, settings, wait_for
+from tests.cluster.harness import (
+    TREE,
+    Cluster,
+    Job,
+    drained,
+    events,
+    move,
+    restored_from,
+    settings,
+    wait_attempts,
+    wait_for,
+)
 
 # Answers each line with its number in the connection and the peer's address; three words mean something. The port after
 # its own has a full queue until somebody says drain. Runs on a host that is no node of the job.
@@ -74,7 +85,7 @@ def inside():
 threading.Thread(target=outside, daemon=True).start()
 threading.Thread(target=inside, daemon=True).start()
 while not os.path.exists("go"): time.sleep(0.05)
-with socket.create_connection(SERVER, 10) as one, one.makefile("rw") as lines:
+with socket.create_connection(SERVER, 60) as one, one.makefile("rw") as lines:
     lines.write("again\n"); lines.flush()
     say("new", lines.readline().strip())
 while not os.path.exists("stop"): time.sleep(0.05)
@@ -98,7 +109,7 @@ def until(one, wanted):
     while state(one) != wanted: time.sleep(0.01)
 def rest(one):
     data = b""
-    one.settimeout(10)
+    one.settimeout(60)
     try:
         while piece := one.recv(100): data += piece
         return data, "end"
@@ -130,7 +141,7 @@ say("theirs", *rest(theirs))
 theirs.sendall(b"answer"); theirs.close()
 say("ours", *rest(ours))
 connected("drain").recv(100)
-say("syn_sent", len(select.select([], [syn_sent], [], 20)[1]), syn_sent.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+say("syn_sent", len(select.select([], [syn_sent], [], 60)[1]), syn_sent.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
 say("end")
 """
 
@@ -224,7 +235,7 @@ def test_connections_in_every_state(cluster: Cluster, directory: Path, where: st
                 wait_for("the job runs again", lambda: job.info()["restart_cnt"] == 1 and job.state() == "RUNNING")
         restored_from(job)
         (directory / "go").touch()
-        assert job.wait_end(60) == "COMPLETED", job.output()
+        assert job.wait_end() == "COMPLETED", job.output()
     assert (job.node() == before) == (where == "same node")
     lines = dict(line.split(" ", 1) for line in job.output().splitlines()[1:-1])
     assert lines == {
@@ -261,7 +272,7 @@ kill $bound
     restored_from(job)
     after = job.node()
     (directory / "go").touch()
-    assert job.wait_end(60) == "COMPLETED", job.output()
+    assert job.wait_end() == "COMPLETED", job.output()
     assert job.output().splitlines() == [
         *("bound", "RUNNING"),
         # What is lost on the way to pasta is missed soon (docs/performance.md).
@@ -279,7 +290,7 @@ listener = socket.create_server(("", 7021))
 name = socket.gethostname()
 print("listens", flush=True)
 while not os.path.exists("go"): time.sleep(0.05)
-one = socket.create_connection((name, 7021), 10)
+one = socket.create_connection((name, 7021), 60)
 other, _ = listener.accept()
 other.sendall(b"rank 1")
 print(one.recv(10).decode(), flush=True)
@@ -293,7 +304,7 @@ print(one.recv(10).decode(), flush=True)
         move(job, before)
         restored_from(job)
         (directory / "go").touch()
-        assert job.wait_end(60) == "COMPLETED", job.output()
+        assert job.wait_end() == "COMPLETED", job.output()
     assert job.output() == "listens\nrank 1\n"
     assert not events(job)
     assert_nothing_left(cluster, before, after)
@@ -311,7 +322,7 @@ while True:
     one.sendall(word.upper())
     if word == b"end": break
 """
-    asks = "import socket, sys; s = socket.create_connection((sys.argv[1], 7041), 5); s.sendall(sys.argv[2].encode()); print(s.recv(10).decode())"
+    asks = "import socket, sys; s = socket.create_connection((sys.argv[1], 7041), 20); s.sendall(sys.argv[2].encode()); print(s.recv(10).decode())"
     job = submit(cluster, directory, program)
     job.wait_output("^listens$")
     job.checkpoint()
@@ -329,7 +340,7 @@ while True:
     wait_for("an answer", lambda: answer("login", "hello") == "HELLO\n")
     assert [answer(host, host) for host in ("ctl", after)] == ["CTL\n", f"{after.upper()}\n"]
     assert answer("login", "end") == "END\n"
-    assert job.wait_end(60) == "COMPLETED", job.output()
+    assert job.wait_end() == "COMPLETED", job.output()
     assert_nothing_left(cluster, before, after)
 
 
@@ -340,9 +351,9 @@ import os, socket, time
 s = socket.create_server((socket.gethostname(), 0))
 print("bound", flush=True)
 while not os.path.exists("go"): time.sleep(0.05)
-try: socket.create_connection(("ctl", 6817), 10)
+try: socket.create_connection(("ctl", 6817), 60)
 except OSError as error: print(error.strerror)
-socket.create_connection(s.getsockname(), 10)
+socket.create_connection(s.getsockname(), 60)
 """
     with settings(cluster, '[restore]\npasta = "no-pasta"'):
         job = submit(cluster, directory, program)
@@ -351,7 +362,7 @@ socket.create_connection(s.getsockname(), 10)
         move(job, job.node())
         restored_from(job)
         (directory / "go").touch()
-        assert job.wait_end(60) == "COMPLETED", job.output()
+        assert job.wait_end() == "COMPLETED", job.output()
     assert job.output() == "bound\nNetwork is unreachable\n"
     assert events(job) == ["step batch: restored without a way out of its network: no-pasta is not installed"]
 
@@ -370,7 +381,7 @@ for number in range(3):
 import os, socket, sys, time
 if sys.argv[1] == "restored": print("waits", flush=True)
 while not os.path.exists("go." + sys.argv[1]): time.sleep(0.05)
-with socket.create_connection((os.environ["MASTER_ADDR"], 7051), 10) as one:
+with socket.create_connection((os.environ["MASTER_ADDR"], 7051), 60) as one:
     one.sendall(sys.argv[1].encode())
     print(one.recv(20).decode(), flush=True)
 """)
@@ -393,7 +404,7 @@ wait
     for number, name in enumerate(("restored", "fresh", "script")):
         (directory / f"go.{name}").touch()
         job.wait_output(f"^{name} is {number}$")
-    assert job.wait_end(60) == "COMPLETED", job.output()
+    assert job.wait_end() == "COMPLETED", job.output()
     assert not events(job)
     assert_nothing_left(cluster, before, after)
 
@@ -413,10 +424,10 @@ def wait(name):
     while not os.path.exists(name): time.sleep(0.05)
 print("waits", flush=True)
 wait("away")
-with socket.create_connection(("ctl", int(sys.argv[1])), 10) as outside:
+with socket.create_connection(("ctl", int(sys.argv[1])), 60) as outside:
     print("connected from", outside.getsockname()[0], flush=True)
     wait("back")
-with socket.create_connection((os.environ["MASTER_ADDR"], 7051), 10) as one:
+with socket.create_connection((os.environ["MASTER_ADDR"], 7051), 60) as one:
     print(one.recv(20).decode(), flush=True)
 """)
     script = """
@@ -438,11 +449,12 @@ wait
         job.checkpoint()
         second = job.node()
         move(job, second)
+        wait_attempts(job, 3)
         restored_from(job)
         assert job.node() == first
         job.checkpoint()
         (directory / "back").touch()
         job.wait_output("^found$")
-        assert job.wait_end(60) == "COMPLETED", job.output()
+        assert job.wait_end() == "COMPLETED", job.output()
     assert not events(job)
     assert_nothing_left(cluster, first, second)
