@@ -84,10 +84,8 @@ def find(
             found.files.append(file)
         else:
             found.left.append(file)
-    missed = [file.path for file in found.left]
-    found.directories = [
-        (path, status) for path, status in look.directories if not any(other.startswith(f"{path}/") for other in missed)
-    ]
+    partial = _above(file.path for file in found.left)
+    found.directories = [(path, status) for path, status in look.directories if path not in partial]
     whole = {path for path, _ in found.directories}
     found.partial = look.overflow or next((path for path in own if path not in whole), "")
     return found
@@ -103,6 +101,15 @@ def describe(left: Sequence[ReadFile], partial: str) -> str:
         " files where all nodes see them, or let the site carry their directory (files.carry) or save more"
         " (files.max_read)"
     )
+
+
+def _above(paths: Iterable[str]) -> set[str]:
+    """All directories in which these lie."""
+    found: set[str] = set()
+    for path in paths:
+        while (path := os.path.dirname(path)) not in found and path != "/":
+            found.add(path)
+    return found
 
 
 class _Look:

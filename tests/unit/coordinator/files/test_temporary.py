@@ -212,3 +212,15 @@ def test_a_working_directory_that_all_nodes_see_is_not_looked_at(job: Job, monke
     seen = found(job, own)
     assert not seen.files and not seen.partial
     assert not found(job, Path("/"), Path("/proc")).partial
+
+
+def test_a_look_at_very_many_is_quick(job: Job) -> None:
+    """The ranks stand still meanwhile: thousands of directories, and of files that do not fit."""
+    job.settings = Files(max_read=1)
+    for number in range(4000):
+        directory(job, f"{number}")
+        job.write(f"{number}.txt")
+    began = time.process_time()
+    seen = found(job, alone=True)
+    assert time.process_time() - began < 1
+    assert len(seen.left) == 4000 == len(seen.directories)
