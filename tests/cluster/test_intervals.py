@@ -20,10 +20,11 @@ def test_auto_follows_what_checkpoints_cost(cluster: Cluster, directory: Path) -
     started = job.status()["attempts"][0]["started"]
     times = [note["time"] for note in notes]
     # Half of it at least, as the first comes in the second half; sqrt(3600) (1 + 1/6 + 1/36) - 30 = 41.7 s.
-    assert 20 < times[0] - started < 41.7 + 15
-    # A freeze of 0.02 s to 1 s: 1.5 s to 10 s, and what the commit adds. On a busy machine one may take much longer.
+    assert 20 < times[0] - started < 41.7 + 60
+    # A freeze of 0.02 s to 1 s: 1.5 s to 10 s, and what the commit adds. On a busy machine all of them may take longer, but
+    # not as long as if none had been measured.
     gaps = [after - before for before, after in pairwise(times)]
-    assert min(gaps) > 0.9 and median(gaps) < 20, times
+    assert min(gaps) > 0.9 and median(gaps) < 35, times
 
 
 def test_jobs_that_start_together_do_not_checkpoint_together(cluster: Cluster, directory: Path) -> None:
@@ -42,9 +43,9 @@ def test_jobs_that_start_together_do_not_checkpoint_together(cluster: Cluster, d
                     times[index] = min(taken) - found["attempts"][0]["started"]
         return len(times) == 8
 
-    wait_for("a checkpoint of each", all_taken, 180)
+    wait_for(lambda: f"a checkpoint of each: {times}", all_taken, 180)
     cluster.run("scancel", str(job.number))
     # The second half of the interval; a busy machine makes it later, and never earlier.
-    assert all(10 <= seconds < 30 for seconds in times.values()), times
+    assert all(10 <= seconds < 60 for seconds in times.values()), times
     # That eight of them fall within 2 s by chance happens once in 12,000 times.
     assert max(times.values()) - min(times.values()) > 2, times

@@ -29,7 +29,6 @@ def wait_progress(directory: Path, names: tuple[str, ...]) -> None:
     wait_for(
         f"progress of all after {before}",
         lambda: all(now > before[name] for name, now in ticks(directory, names).items()),
-        60,
     )
 
 
@@ -68,10 +67,11 @@ def test_suspend_and_resume(cluster: Cluster, directory: Path, kind: str, option
             words = ["checkpoint", "--here", str(job.number), str(job.number)]
             refused = cluster.run("slurmckpt", *words, node=job.node())
             assert json.loads(refused.stdout) == {"error": "the job is suspended"}
-            taken = len(job.status()["checkpoints"])
+            # One that was captured before may still be committed.
+            since = time.time()
             # Three intervals of its timer.
             time.sleep(3)
-            assert len(job.status()["checkpoints"]) == taken
+            assert all(note["time"] < since for note in job.status()["checkpoints"])
         resume(cluster, job)
         wait_progress(directory, names)
     if option != "off":
@@ -114,7 +114,7 @@ def test_a_suspended_job_is_requeued(cluster: Cluster, directory: Path) -> None:
     seq = job.checkpoint()
     suspend(cluster, job, directory, names)
     job.requeue()
-    wait_for("the job to be held", lambda: job.state() == "PENDING" and job.info()["hold"], 30)
+    wait_for("the job to be held", lambda: job.state() == "PENDING" and job.info()["hold"])
     cluster.root("ctl", f"scontrol release {job.number}")
     wait_for("the next run", lambda: len(job.status()["attempts"]) == 2)
     assert restored_from(job) == seq
