@@ -42,6 +42,6 @@ def test_limits_on_files_and_memory_that_criu_would_run_into(cluster: Cluster, d
     move(job, job.node())
     assert restored_from(job) == 2
     (directory / "go").touch()
-    assert job.wait_end(60) == "COMPLETED", job.output()
+    assert job.wait_end() == "COMPLETED", job.output()
     expected = ["all ready", "ready", "files 8", "ready", "full True", "ready", "full True"]
     assert job.output().splitlines() == expected

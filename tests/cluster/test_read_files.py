@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cluster.harness import Cluster, Job, drained, events, move, restored_from, settings, wait_for
+from tests.cluster.harness import Cluster, Job, drained, events, finish, move, restored_from, settings, wait_for
 
 ON_REQUEST = "--checkpoint-interval=infinite"
 COUNT = 150
@@ -15,7 +15,8 @@ mkdir -p $d
 seq 0 $((COUNT - 1)) >$d/stream; cp $d/stream $d/mapped
 echo 'int next_number(void) { static int number; return number++; }' >$d/library.c
 echo 'int next_number(void); int printf(const char *, ...); int fflush(void *); int usleep(unsigned);
-int main(void) { for (int i = 0; i < COUNT; i++) { printf("program %d\\n", next_number()); fflush(0); usleep(30000); } }
+int access(const char *, int);
+int main(void) { for (int i = 0; i < COUNT; i++) { while (i > COUNT / 2 && !access("hold", 0)) usleep(30000); printf("program %d\\n", next_number()); fflush(0); usleep(30000); } }
 ' >$d/program.c
 gcc -shared -fPIC -o $d/library.so $d/library.c && gcc -o $d/program $d/program.c $d/library.so
 echo 'def numbers():
@@ -26,7 +27,11 @@ python3 reads.py mapped $d/mapped 0.03 &
 python3 reads.py library $d/library.so 0.03 &
 python3 reads.py module $d/counting.py 0.03 &
 $d/program &
-while read -r line; do echo "$line"; sleep 0.03; done <<END
+n=0
+while read -r line; do
+    while [ $((n++)) -gt $((COUNT / 2)) -a -e hold ]; do sleep 0.1; done
+    echo "$line"; sleep 0.03
+done <<END
 HERE
 END
 wait
@@ -52,9 +57,9 @@ def test_what_is_read_in_the_nodes_own_tmp_comes_along(cluster: Cluster, directo
     # More than fits into a pipe, so the shell has it in a file.
     here = "\n".join(f"here {number}{' ' * 1000}." for number in range(COUNT))
     script = PREPARED.replace("HERE", here).replace("COUNT", str(COUNT))
-    job = cluster.submit(script, ON_REQUEST, directory=directory)
+    job = cluster.submit(script, ON_REQUEST, directory=directory, held=True)
     captured_and_moved(job, KINDS)
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert not events(job)
     lines = [" ".join(line.split()[:2]) for line in job.output().splitlines()]
     for kind in KINDS:
@@ -92,8 +97,9 @@ def test_a_compiler_goes_on_where_it_was(cluster: Cluster, directory: Path) -> N
 
 
 IN_ITS_DIRECTORY = """
+home=$PWD
 cd $(mktemp -d) && mkdir empty && echo unopened >data
-for n in $(seq COUNT); do echo "$n $(cat data) $(ls | tr '\\n' ' ')"; sleep 0.1; done
+for n in $(seq COUNT); do while [ $n -gt $((COUNT / 2)) -a -e $home/hold ]; do sleep 0.1; done; echo "$n $(cat data) $(ls | tr '\\n' ' ')"; sleep 0.1; done
 """
 
 
@@ -102,12 +108,12 @@ def test_a_working_directory_in_tmp_comes_along_beside_another_job(cluster: Clus
     other = cluster.submit("touch /tmp/of-job-$SLURM_JOB_ID; sleep 300", "--nodelist=n1", directory=directory)
     wait_for("the other job's file", lambda: there(cluster, "n1", f"/tmp/of-job-{other.number}"))
     with drained(cluster, ["n2"]):
-        job = cluster.submit(IN_ITS_DIRECTORY.replace("COUNT", "60"), ON_REQUEST, directory=directory)
+        job = cluster.submit(IN_ITS_DIRECTORY.replace("COUNT", "60"), ON_REQUEST, directory=directory, held=True)
         job.wait_output("^5 ")
     seq = job.checkpoint()
     move(job, "n1")
     assert restored_from(job) == seq
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     other.cancel()
     assert not events(job)
     assert job.output().splitlines() == [f"{n} unopened data empty " for n in range(1, 61)]

@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Iterator
 
+from holding import hold  # type: ignore[import-not-found]
+
 COUNT = 150
 
 
@@ -35,6 +37,7 @@ def numbers(kind: str, path: str) -> Iterator[int]:
 
 
 kind, path, pause = sys.argv[1], sys.argv[2], float(sys.argv[3])
-for number, _ in zip(numbers(kind, path), range(COUNT), strict=False):
+for number, place in zip(numbers(kind, path), range(COUNT), strict=False):
+    hold(place, COUNT)
     print(f"{kind} {number}", flush=True)
     time.sleep(pause)
