@@ -10,7 +10,7 @@ forget_state_of_an_earlier_boot() {
 }
 
 verb_up() {
-    local nodes=2 proctrack=${SLURMCKPT_PROCTRACK:-cgroup} start=$SECONDS host wanted
+    local nodes=2 proctrack=${SLURMCKPT_PROCTRACK:-cgroup} start=$SECONDS host wanted suite
     SUITE=${SLURMCKPT_SUITE:-forky}
     WITH_PROGRAMS=${SLURMCKPT_PROGRAMS:-no}
     while [ $# -gt 0 ]; do
@@ -33,7 +33,10 @@ verb_up() {
     wanted="$SUITE $nodes $proctrack $LAYERS"
     if [ -d "$STATE/hosts" ] && [ "$(cat "$STATE/wanted" 2>/dev/null)" != "$wanted" ]; then
         say "restarting the cluster: $(what_changed "$nodes" "$proctrack")"
+        read -r suite _ 2>/dev/null <"$STATE/wanted"
         stop_all
+        # No Slurm reads the state of a newer one.
+        [ "${suite:-$SUITE}" = "$SUITE" ] || rm -rf "${DATA:?}/disks"
     fi
     mkdir -p "$STATE/hosts"
     cat /proc/sys/kernel/random/boot_id >"$STATE/boot_id"
