@@ -35,8 +35,8 @@ verb_up() {
         say "restarting the cluster: $(what_changed "$nodes" "$proctrack")"
         read -r suite _ 2>/dev/null <"$STATE/wanted"
         stop_all
-        # No Slurm reads the state of a newer one.
-        [ "${suite:-$SUITE}" = "$SUITE" ] || rm -rf "${DATA:?}/disks"
+        # No Slurm reads the state of a newer one. And its jobs have the numbers again that are in the store.
+        [ "${suite:-$SUITE}" = "$SUITE" ] || rm -rf "${DATA:?}"/{disks,store}
     fi
     mkdir -p "$STATE/hosts"
     cat /proc/sys/kernel/random/boot_id >"$STATE/boot_id"
