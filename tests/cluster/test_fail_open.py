@@ -90,12 +90,13 @@ def test_a_daemon_that_is_killed_takes_nothing_with_it(cluster: Cluster, directo
 
 
 def test_an_option_of_a_step_wins(cluster: Cluster, directory: Path) -> None:
-    """off for one step: that step sees the node's own pids, the others live in pods."""
-    script = "srun --checkpoint-interval=off sh -c 'echo $$'\nsrun sh -c 'echo $$'"
+    """off for one step: that step has the node's own pids, the others live in pods."""
+    script = "srun --checkpoint-interval=off readlink /proc/self/ns/pid\nsrun readlink /proc/self/ns/pid"
     job = cluster.submit(script, "--checkpoint-interval=10m", directory=directory)
     assert job.wait_end() == "COMPLETED"
-    outside, inside = (int(line) for line in job.output().split())
-    assert 100 < inside < 110 and outside != inside
+    outside, inside = job.output().split()
+    nodes = cluster.run("readlink", "/proc/self/ns/pid", node=job.node()).stdout.strip()
+    assert outside == nodes and inside.startswith("pid:[") and inside != nodes
 
 
 @pytest.mark.parametrize(

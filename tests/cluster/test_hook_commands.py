@@ -15,7 +15,7 @@ exec env -C work sh -c 'echo begins; while [ ! -e end ]; do sleep 0.1; done; ech
 # What it finds around it; a ranks' process; and something that would outlive it.
 PRE = (
     "echo $(id -un) in ${PWD##*/} $SLURM_CKPT_HOOK of $SLURM_CKPT_SEQ; echo $SLURM_JOB_ID >../seen;"
-    " ps -o comm= -p 100; (setsid sleep 4321 &) 2>/dev/null"
+    " ps -o comm= -C leader; (setsid sleep 4321 &) 2>/dev/null"
 )
 POST = "echo $SLURM_CKPT_RESULT; ps -eo args= | grep -c '[s]leep 4321'"
 
