@@ -17,6 +17,7 @@ from slurmckpt.coordinator.task import Hello, Task
 from slurmckpt.coordinator.wire import Channel, Message, pack
 from slurmckpt.store.manifest import OpenFile, StepImage, TaskImage
 
+NOBODY = 2**22 + 1  # the pid of no process: the kernel gives none above 2**22
 UID, GID = 47110, 47111
 
 
@@ -95,7 +96,7 @@ def launch(
 ) -> Launch:
     """An srun that prints into files and reads from /dev/null, unless told otherwise."""
     modes = {0: source | 0o600, 1: output | 0o600, 2: errors | 0o600}
-    return Launch(number, Payload({}, [b"srun"], []), modes, f"pipe:[{number}1]", f"pipe:[{number}2]", pid=os.getpid())
+    return Launch(number, Payload({}, [b"srun"], []), modes, f"pipe:[{number}1]", f"pipe:[{number}2]", pid=NOBODY)
 
 
 def saved_task(index: int = 0, descriptors: Mapping[str, str] | None = None) -> TaskImage:

@@ -129,8 +129,6 @@ class Stage:
         monkeypatch.setattr(runners, "Pod", FakePod)
         monkeypatch.setattr(trust, "check", lambda pid, uid: [GID])
         monkeypatch.setattr(restoring, "restore", self._restore)
-        # Its sruns are this process, which writes files that are none of the job's (pytest's, of what it captures).
-        monkeypatch.setattr(runners, "files_written_by", lambda *_: [])
         # No srun, so no stand-in: what a script with sruns needs is tested with the script.
         monkeypatch.setattr(reception, "prepare", lambda *_: None)
         self.shm = top / "shm"
