@@ -14,6 +14,7 @@ from slurmckpt.coordinator import neighbours, orphan
 from slurmckpt.coordinator.job import Job
 from slurmckpt.coordinator.server import Server
 from slurmckpt.coordinator.spec import JobSpec
+from slurmckpt.coordinator.waitingprolog import WaitingProlog
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.slurm.port import SlurmPort
 from slurmckpt.slurm.select import select
@@ -24,9 +25,16 @@ _SETTLE_SECONDS = 120.0
 
 
 def run(
-    spec: JobSpec, settings: Settings, declined: str, task_socket: socket.socket, control_socket: socket.socket
+    spec: JobSpec,
+    settings: Settings,
+    declined: str,
+    task_socket: socket.socket,
+    control_socket: socket.socket,
+    prolog: WaitingProlog | None = None,
 ) -> None:
     """Serve one job. Returns when the job has left this node and the store is in order.
+
+    prolog: what waits until this job has the lease.
 
     A SIGTERM ends this process as any other signal does, and leaves the job alone: it may come from a service manager,
     when slurmd is stopped or the node goes down, and the job is Slurm's to end.
@@ -35,13 +43,18 @@ def run(
     # Not asyncio.run(): at the end it waits for every thread, also for one that hangs in a store that does not answer.
     loop = asyncio.new_event_loop()
     try:
-        loop.run_until_complete(_serve(spec, settings, declined, task_socket, control_socket))
+        loop.run_until_complete(_serve(spec, settings, declined, task_socket, control_socket, prolog))
     finally:
         loop.close()
 
 
 async def _serve(
-    spec: JobSpec, settings: Settings, declined: str, task_socket: socket.socket, control_socket: socket.socket
+    spec: JobSpec,
+    settings: Settings,
+    declined: str,
+    task_socket: socket.socket,
+    control_socket: socket.socket,
+    prolog: WaitingProlog | None,
 ) -> None:
     faults.at("coordinator.begin")
     slurm = _slurm()
@@ -62,7 +75,7 @@ async def _serve(
             await orphan.left_behind(spec, job.steps, slurm)
             terminate()
 
-    works = [job.open(), end_when_superseded(), end_when_left_behind()]
+    works = [job.open(prolog), end_when_superseded(), end_when_left_behind()]
     if slurm is not None:
         works.append(neighbours.look_after(settings, spec.job.job_id, slurm))
     beside = [asyncio.create_task(work) for work in works]

@@ -24,6 +24,7 @@ from slurmckpt.coordinator.script.marks import Marks
 from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.coordinator.step import Step
+from slurmckpt.coordinator.waitingprolog import WaitingProlog
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.store import lease, retention
 from slurmckpt.store.identity import UserFiles
@@ -90,10 +91,15 @@ class Incarnation:
         await self.journal.cold_start(reason, self.planner.refused)
 
 
-async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | None = None) -> Incarnation:
+async def begin(
+    spec: JobSpec,
+    settings: Settings,
+    asking: Awaitable[Rules] | None = None,
+    prolog: WaitingProlog | None = None,
+) -> Incarnation:
     """Examine the node, take the lease, choose the checkpoint.
 
-    asking: what Slurm's rules for this job are, being found out meanwhile.
+    asking: what Slurm's rules for this job are, being found out meanwhile. prolog: what waits for the lease.
     Raises SlurmckptError or OSError: then the job runs without checkpoints; rules.Pointless: they would be of no use.
     """
     rules.check(spec, Rules())
@@ -113,12 +119,15 @@ async def begin(spec: JobSpec, settings: Settings, asking: Awaitable[Rules] | No
         await asyncio.to_thread(staging.sweep, settings)
         epoch = await lease.take(store, files, spec.node, spec.restart_count + 1)
         taken = time.monotonic()
+        in_time = prolog is None or prolog.let_go()
         disowned = await retention.disown(store, files)
         journal = await Journal.open(store, files, spec, epoch, known.job, str(spec.interval(settings)))
 
         def unfit(manifest: Manifest) -> str:
             if manifest.script_status is not None:
                 return "it says only that the script had ended" if incarnation.planner.refused else ""
+            if prolog is not None and not in_time and manifest.created > prolog.since:
+                return "it was taken after this start had begun, when Slurm may have emptied the job's output"
             return node.differences(here, settings, spec, manifest.fingerprint)
 
         incarnation = Incarnation(

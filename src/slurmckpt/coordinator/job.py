@@ -29,6 +29,7 @@ from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.coordinator.step import Step, StepNumbers
 from slurmckpt.coordinator.stops import Stops
 from slurmckpt.coordinator.task import Hello
+from slurmckpt.coordinator.waitingprolog import WaitingProlog
 from slurmckpt.coordinator.wire import Channel
 from slurmckpt.errors import SlurmckptError
 from slurmckpt.slurm import states
@@ -76,15 +77,24 @@ class Job:
             self.decline(declined)
             self._ready.set()
 
-    async def open(self) -> None:
-        """Take the lease, choose the checkpoint to go on from, start the timer. Or decline, with the reason."""
-        if self._declined or self._stopping:
-            return
+    async def open(self, prolog: WaitingProlog | None = None) -> None:
+        """Take the lease, choose the checkpoint to go on from, start the timer. Or decline, with the reason.
+
+        prolog: waits for the lease, and for no longer than this takes.
+        """
+        try:
+            if not self._declined and not self._stopping:
+                await self._open(prolog)
+        finally:
+            if prolog is not None:
+                prolog.let_go()
+
+    async def _open(self, prolog: WaitingProlog | None) -> None:
         self._opening = asyncio.current_task()
         asking = asyncio.create_task(rules.look(self._slurm, self.spec))
         try:
             faults.at("open.begin")
-            begun = await incarnation.begin(self.spec, self.settings, asking)
+            begun = await incarnation.begin(self.spec, self.settings, asking, prolog)
             for remark in (await asking).remarks:
                 self.notices.later(remark)
             self._script_end = ScriptEnd(begun, self.steps, self._slurm)

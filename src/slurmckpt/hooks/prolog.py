@@ -19,10 +19,14 @@ from slurmckpt.config import Settings
 from slurmckpt.coordinator import pointer, shm, sockets, spec
 from slurmckpt.coordinator.proc import PID_FILE, start_time
 from slurmckpt.coordinator.spec import JobSpec
+from slurmckpt.coordinator.waitingprolog import WaitingProlog
 from slurmckpt.errors import ConfigError, SlurmckptError
 from slurmckpt.hooks import epilog
 
 log = logging.getLogger(__name__)
+
+# For the lease. hand-over gives the whole prolog 7 s.
+_PATIENCE_SECONDS = 4.0
 
 
 def main() -> int:
@@ -81,8 +85,11 @@ def _detach(
     """
     sys.stdout.flush()
     sys.stderr.flush()
+    waiting = WaitingProlog() if job.restart_count else None
     if (child := os.fork()) != 0:
         os.waitpid(child, 0)
+        if waiting is not None:
+            waiting.wait(_PATIENCE_SECONDS)
         return
     os.setsid()
     if os.fork() != 0:
@@ -92,14 +99,15 @@ def _detach(
         # Files that Python still holds are closed while their numbers are theirs, and not when others have them.
         logs.stop()
         gc.collect()
-        _forget_the_prolog({task_socket.fileno(), control_socket.fileno()})
+        kept = {task_socket.fileno(), control_socket.fileno()}
+        _forget_the_prolog(kept if waiting is None else kept | {waiting.writer})
         logs.start(settings.log.path, settings.log.level, f"coordinator job={job.job.job_id}")
         # Before anything that could hang, for an epilog that gets no answer.
         note = settings.paths.run / str(job.job.job_id) / PID_FILE
         note.write_text(f"{os.getpid()} {start_time(os.getpid())}\n", encoding="ascii")
         from slurmckpt.coordinator import daemon
 
-        daemon.run(job, settings, declined, task_socket, control_socket)
+        daemon.run(job, settings, declined, task_socket, control_socket, waiting)
         status = 0
     except BaseException:
         logging.getLogger(__name__).exception("the coordinator failed")

@@ -18,10 +18,12 @@ from slurmckpt.coordinator import fence, node
 from slurmckpt.coordinator.incarnation import Incarnation, begin
 from slurmckpt.coordinator.rules import Pointless, Rules
 from slurmckpt.coordinator.spec import JobSpec, Options
+from slurmckpt.coordinator.waitingprolog import WaitingProlog
 from slurmckpt.errors import SlurmckptError, StoreError
 from slurmckpt.identity import JobIdentity
 from slurmckpt.slurm.port import JobInfo
 from slurmckpt.store.record import read
+from tests.unit.store.world import World
 
 ROOT = os.geteuid() == 0
 JOB = JobInfo(7, "7", frozenset({"RUNNING"}), 1000, "", "", ("n1",), 1, "debug", 0, "", True)
@@ -48,6 +50,7 @@ class Site:
         first_start: bool = False,
         job: JobInfo | None = None,
         restarts: int = 0,
+        prolog: WaitingProlog | None = None,
         **options: object,
     ) -> Incarnation:
         settings = Settings(
@@ -64,7 +67,7 @@ class Site:
             return Rules(job)
 
         async def scene() -> Incarnation:
-            return await begin(spec, settings, asyncio.ensure_future(asking()))
+            return await begin(spec, settings, asyncio.ensure_future(asking()), prolog)
 
         begun = asyncio.run(scene())
         self.begun.append(begun)
@@ -200,3 +203,20 @@ def test_a_users_own_store_is_the_users(site: Site) -> None:
             break
         assert path.stat().st_uid == USER.pw_uid
     assert begun.epoch == 1
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_was_captured_when_the_output_may_have_been_empty_is_refused(site: Site, waits: bool) -> None:
+    """By a node that was given up for dead, when the prolog here did not wait until the lease was taken."""
+    prolog = WaitingProlog()
+    if not waits:
+        os.close(prolog.reader)
+    begun = site.begin(restarts=1, prolog=prolog)
+    if waits:
+        prolog_heard = os.read(prolog.reader, 10)
+        os.close(prolog.reader)
+        assert prolog_heard == b"\n"
+    blank = World(site.top, begun.spec.job, begun.store, begun.files, site.top).manifest(1)
+    before, after = (replace(blank, created=prolog.since + seconds) for seconds in (-0.01, 0.01))
+    assert "emptied" not in begun.planner._check(before)
+    assert ("emptied" in begun.planner._check(after)) is not waits

@@ -175,7 +175,7 @@ def target(name):
         return os.readlink(f"/proc/self/fd/{name}")
     except FileNotFoundError:
         return "/proc/self/fd"  # that of the listing itself
-def run(job, settings, declined, task_socket, control_socket):
+def run(job, settings, declined, task_socket, control_socket, waiting):
     import logging
     # The next descriptor must be nobody else's: what is logged must not end up in it.
     other = os.open(top / "other", os.O_RDWR | os.O_CREAT)
@@ -189,6 +189,8 @@ def run(job, settings, declined, task_socket, control_socket):
     }
     (top / "found.tmp").write_text(json.dumps(document))
     os.rename(top / "found.tmp", top / "found")
+    if waiting is not None:
+        print("in time" if waiting.let_go() else "late", file=open(top / "lease", "w"))
 daemon.run = run
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGCHLD])
 logs.start(settings.log.path, "info", "prolog")
@@ -196,28 +198,33 @@ logs.start(settings.log.path, "info", "prolog")
 pair = sockets.bind(top / "7")
 job = spec.from_environment(os.environ)
 prolog._detach(job, settings, "", *pair)
-print("returned", os.getpid())
+print("returned", os.getpid(), (top / "found").exists())
 """
 
 
-def test_the_coordinator_has_nothing_of_the_prologs(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
+def start(top: Path, pass_fds: list[int], **environment: str) -> subprocess.CompletedProcess[str]:
+    program = top / "program.py"
     program.write_text(PROGRAM)
-    leak = os.open(tmp_path / "leak", os.O_RDWR | os.O_CREAT)
-    done = subprocess.run(
-        [sys.executable, program, tmp_path],
+    return subprocess.run(
+        [sys.executable, program, top],
         env={
             "PYTHONPATH": str(ROOT / "src"),
             "SLURM_JOB_ID": "7",
             "SLURM_JOB_UID": str(os.getuid()),
             "SLURM_CONF": "/etc/slurm/slurm.conf",
             "SECRET": "of the prolog",
+            **environment,
         },
-        pass_fds=[leak],
+        pass_fds=pass_fds,
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+def test_the_coordinator_has_nothing_of_the_prologs(tmp_path: Path) -> None:
+    leak = os.open(tmp_path / "leak", os.O_RDWR | os.O_CREAT)
+    done = start(tmp_path, [leak])
     os.close(leak)
     # Reaching the end of its output means that nothing the coordinator inherited kept the pipes open.
     assert done.returncode == 0 and done.stdout.startswith("returned "), done.stderr
@@ -238,3 +245,11 @@ def test_the_coordinator_has_nothing_of_the_prologs(tmp_path: Path) -> None:
     # Its log is the log, and nothing else.
     assert "the coordinator is here" in (tmp_path / "log").read_text()
     assert (tmp_path / "other").read_bytes() == b""
+
+
+def test_a_prolog_of_a_job_that_starts_again_waits_for_the_lease(tmp_path: Path) -> None:
+    """Slurm empties the job's output when it returns."""
+    done = start(tmp_path, [], SLURM_RESTART_COUNT="1")
+    assert done.stdout.endswith(" True\n"), done.stderr
+    wait_until(lambda: (tmp_path / "lease").exists() and (tmp_path / "lease").read_text(), "the coordinator's answer")
+    assert (tmp_path / "lease").read_text() == "in time\n"
