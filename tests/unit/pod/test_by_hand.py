@@ -71,25 +71,24 @@ def test_pod_that_cannot_be_built(coordinator: FakeCoordinator) -> None:
     assert shim.finish() == (0, "ran\n", "")
 
 
-def test_shim_in_a_foreign_namespace_is_refused(coordinator: FakeCoordinator) -> None:
-    with subprocess.Popen(["unshare", "--uts", "sleep", "1000"]) as foreign:
+@pytest.mark.parametrize(
+    ("options", "kind", "reason"),
+    [
+        (["--uts"], "uts", "the task has a uts namespace of its own"),
+        # Anybody can make a mount namespace inside a user namespace: the leader that lies there is not ours.
+        (["--user", "--mount"], "mnt", "the task has mounts that its user made"),
+    ],
+    ids=["foreign", "mounts that a user made"],
+)
+def test_shim_in_such_a_namespace_is_refused(
+    coordinator: FakeCoordinator, options: list[str], kind: str, reason: str
+) -> None:
+    with subprocess.Popen(["unshare", *options, "sleep", "1000"]) as foreign:
         try:
-            own = os.readlink("/proc/self/ns/uts")
-            wait_until(lambda: os.readlink(f"/proc/{foreign.pid}/ns/uts") != own, "it is in its namespace")
+            own = os.readlink(f"/proc/self/ns/{kind}")
+            wait_until(lambda: os.readlink(f"/proc/{foreign.pid}/ns/{kind}") != own, "it is in its namespace")
             pod = coordinator.unready_pod(foreign.pid)
-            assert pod.expect("FAILED").values == {"reason": "the task has a uts namespace of its own"}
+            assert pod.expect("FAILED").values == {"reason": reason}
         finally:
             foreign.kill()
     assert not process_exists(foreign.pid)
-
-
-def test_mounts_that_a_user_made_are_refused(coordinator: FakeCoordinator) -> None:
-    """Anybody can make a mount namespace inside a user namespace: the leader that lies there is not ours."""
-    with subprocess.Popen(["unshare", "--user", "--mount", "sleep", "1000"]) as foreign:
-        try:
-            own = os.readlink("/proc/self/ns/mnt")
-            wait_until(lambda: os.readlink(f"/proc/{foreign.pid}/ns/mnt") != own, "it is in its namespace")
-            pod = coordinator.unready_pod(foreign.pid)
-            assert pod.expect("FAILED").values == {"reason": "the task has mounts that its user made"}
-        finally:
-            foreign.kill()

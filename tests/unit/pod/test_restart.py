@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,15 +59,6 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 def ptrace(request: int, pid: int) -> None:
     assert libc.ptrace(request, pid, None, None) == 0, os.strerror(ctypes.get_errno())
-
-
-@pytest.fixture
-def children() -> Iterator[list[subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-    yield started
-    for child in started:
-        child.kill()
-        child.communicate()
 
 
 def interrupted(children: list[subprocess.Popen[str]], call: str, plugin: Plugin | None, number: int = 0) -> str:
