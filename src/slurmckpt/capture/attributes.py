@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from slurmckpt.capture import procfs
+from slurmckpt.capture import notes, procfs
 from slurmckpt.capture.processes import Process, pod_processes
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def save(processes: Sequence[Process], given: Sequence[int], images: Path) -> No
         if dumped:
             filters[str(process.ns_pid)] = dumped.decode().strip()
     note = json.dumps({"given": list(given), "threads": threads, "filters": filters})
-    with open(os.open(images / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+    with notes.create(images / FILE) as file:
         file.write(note)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import os
 import signal
 import socket
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from slurmckpt.capture import procfs
-from slurmckpt.capture.inspect.sockets import Endpoint, plain
+from slurmckpt.capture.inspect.sockets import Endpoint
 from slurmckpt.capture.inspect.unixdiag import unix_sockets
 from slurmckpt.capture.processes import name_of
 
@@ -117,13 +116,9 @@ def _borrowed(carrier: Carrier, descriptor: int) -> Iterator[socket.socket | Non
 
 def _endpoints(one: socket.socket) -> tuple[Endpoint, Endpoint] | None:
     try:
-        names = [one.getsockname(), one.getpeername()]
+        return Endpoint.of(one.getsockname()), Endpoint.of(one.getpeername())
     except OSError:
         return None
-    local, remote = (
-        Endpoint(plain(ipaddress.ip_address(str(host).partition("%")[0])), int(port)) for host, port, *_ in names
-    )
-    return local, remote
 
 
 def _one_carrier_a_namespace(tables: Sequence[Table]) -> list[int]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurmckpt.capture import criu_files_pb2 as images
-from slurmckpt.capture import fileimages, heldsockets, tcpimages
+from slurmckpt.capture import fileimages, heldsockets, notes, tcpimages
 from slurmckpt.capture.inspect.sockets import CLOSED, LISTEN, Endpoint, plain
 from slurmckpt.capture.processes import pod_processes
 from slurmckpt.errors import Refused, SlurmckptError
@@ -157,7 +156,7 @@ def _deafen(ends: Sequence[_End]) -> None:
         for end in ends
         for local, remote in [end.pair]
     ]
-    with open(os.open(directory / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+    with notes.create(directory / FILE) as file:
         json.dump(note, file)
 
 
@@ -172,11 +171,6 @@ def _connects(one: socket.socket) -> Pair | None:
     if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM:
         return None
     try:
-        return _named(one.getsockname()), _named(one.getpeername())
+        return str(Endpoint.of(one.getsockname())), str(Endpoint.of(one.getpeername()))
     except OSError:
         return None
-
-
-def _named(address: tuple[str, int]) -> str:
-    """As getsockname(2) gives it, where a link-local address may have its interface behind a %."""
-    return str(Endpoint(plain(ipaddress.ip_address(address[0].partition("%")[0])), address[1]))

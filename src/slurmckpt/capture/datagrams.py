@@ -12,16 +12,15 @@ import contextlib
 import ipaddress
 import json
 import logging
-import os
 import socket
 import struct
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from slurmckpt.capture import heldsockets
+from slurmckpt.capture import heldsockets, notes
 from slurmckpt.capture.inspect.sockdiag import in_network_namespace
-from slurmckpt.capture.inspect.sockets import Address, plain
+from slurmckpt.capture.inspect.sockets import Address, Endpoint, plain
 from slurmckpt.capture.processes import Process, pod_processes
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ def save(processes: Iterable[Process], keys: Iterable[str], images: Path) -> Non
     """Note beside the images what waits at these sockets. keys: `PID/FD` inside the pod. Raises OSError."""
     found = {key: waiting for key, one in heldsockets.named(processes, keys) if (waiting := list(_waiting(one)))}
     if found:
-        with open(os.open(images / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        with notes.create(images / FILE) as file:
             json.dump(found, file)
 
 
@@ -89,14 +88,14 @@ def _packet(one: socket.socket, text: str, host: str, port: int) -> tuple[bytes,
         return None
     data = base64.b64decode(text)
     source = plain(ipaddress.ip_address(host))
-    name = one.getsockname()
-    target = plain(ipaddress.ip_address(name[0].partition("%")[0]))
+    name = Endpoint.of(one.getsockname())
+    target = name.address
     if target.is_unspecified:
         target = ipaddress.ip_address("127.0.0.1" if source.version == 4 else "::1")
     if target.version != source.version or target.is_multicast:
         return None
     length = _UDP.size + len(data)
-    whole = _UDP.pack(port, name[1], length, _checksum(source, target, port, name[1], data)) + data
+    whole = _UDP.pack(port, name.port, length, _checksum(source, target, port, name.port, data)) + data
     if source.version == 4:
         header = _IP4.pack(
             0x45, 0, _IP4.size + length, 0, 0, _HOPS, socket.IPPROTO_UDP, 0, source.packed, target.packed

@@ -19,7 +19,7 @@ import termios
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurmckpt.capture import heldsockets
+from slurmckpt.capture import heldsockets, notes
 from slurmckpt.capture.processes import pod_processes
 
 FILE = "failed-sockets.json"
@@ -44,7 +44,7 @@ def has_failed(one: socket.socket) -> bool:
 def save(keys: Sequence[str], images: Path) -> None:
     """Note beside the images which sockets have failed. keys: `PID/FD` inside the pod. Raises OSError."""
     if keys:
-        with open(os.open(images / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        with notes.create(images / FILE) as file:
             json.dump(keys, file)
 
 

@@ -12,7 +12,6 @@ import errno
 import fcntl
 import json
 import logging
-import os
 import socket
 import struct
 from collections.abc import Iterable, Iterator
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurmckpt.capture import heldsockets, procfs
+from slurmckpt.capture import heldsockets, notes, procfs
 from slurmckpt.capture.processes import Process, pod_processes
 
 log = logging.getLogger(__name__)
@@ -68,7 +67,7 @@ def save(init_pid: int, processes: Iterable[Process], images: Path) -> None:
         if found:
             note[key] = found
     if note:
-        with open(os.open(images / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        with notes.create(images / FILE) as file:
             json.dump(note, file)
 
 

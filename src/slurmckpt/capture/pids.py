@@ -10,6 +10,7 @@ import os
 import re
 from pathlib import Path
 
+from slurmckpt.capture import notes
 from slurmckpt.errors import Refused
 
 FILE = "last-pid"
@@ -18,7 +19,7 @@ _CORE = re.compile(r"core-([1-9][0-9]{0,9})\.img", re.ASCII)
 
 def save(last: int, images: Path) -> None:
     """Note beside the images the last pid that was given in the pod. Raises OSError."""
-    with open(os.open(images / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+    with notes.create(images / FILE) as file:
         file.write(f"{last}\n")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import ipaddress
 import os
 import socket
 import struct
@@ -16,7 +15,7 @@ import time
 from pathlib import Path
 
 from slurmckpt.capture import heldsockets
-from slurmckpt.capture.inspect.sockets import plain
+from slurmckpt.capture.inspect.sockets import Endpoint
 from slurmckpt.capture.processes import pod_processes
 
 # struct sock_filter of pod/resets.c (linux/filter.h: code, jumps, value), and how it is asked for and taken away.
@@ -43,7 +42,7 @@ def let_through(init_pid: int, images: Path) -> None:
     if next(images.glob("tcp-stream-*.img"), None) is None:
         return
     processes = pod_processes(init_pid)
-    ends: dict[str, tuple[object, object]] = {}
+    ends: dict[str, tuple[Endpoint | None, Endpoint | None]] = {}
     filtered: list[str] = []
     for key, one in heldsockets.all_of(processes):
         if _is_tcp(one):
@@ -86,13 +85,12 @@ def _dropped(one: socket.socket) -> int:
     return found
 
 
-def _ends(one: socket.socket) -> tuple[object, object]:
+def _ends(one: socket.socket) -> tuple[Endpoint | None, Endpoint | None]:
     """Local and remote address and port, each as that of the same family whatever the socket's is."""
-    found: list[object] = []
+    found: list[Endpoint | None] = []
     for name in (one.getsockname, one.getpeername):
         try:
-            host, port = name()[:2]
-            found.append((plain(ipaddress.ip_address(host.partition("%")[0])), port))
+            found.append(Endpoint.of(name()))
         except OSError:
             found.append(None)
     return found[0], found[1]

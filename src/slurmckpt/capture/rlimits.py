@@ -15,7 +15,6 @@ import contextlib
 import ctypes
 import json
 import logging
-import os
 import platform
 import resource
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from slurmckpt.capture import procfs
+from slurmckpt.capture import notes, procfs
 from slurmckpt.capture.processes import Process, pod_processes
 
 log = logging.getLogger(__name__)
@@ -67,7 +66,7 @@ class Lifted:
         note: Limits = {}
         for process, kind, limits in found:
             note.setdefault(process.ns_pid, {})[kind] = limits
-        with open(os.open(images / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        with notes.create(images / FILE) as file:
             json.dump(note, file)
         for process, kind, limits in found:
             self._limits.append((process, kind, limits))

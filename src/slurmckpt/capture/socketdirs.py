@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from slurmckpt.capture import procfs
+from slurmckpt.capture import notes, procfs
 from slurmckpt.errors import Refused
 
 FILE = "socket-directories.json"
@@ -50,7 +50,7 @@ def save(directories: Sequence[OwnDirectory], images: Path) -> None:
     """Note them beside the images; nothing when there are none. Raises OSError."""
     if directories:
         note = json.dumps([asdict(one) for one in directories])
-        with open(os.open(images / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        with notes.create(images / FILE) as file:
             file.write(note)
 
 

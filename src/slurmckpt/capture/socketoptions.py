@@ -10,12 +10,11 @@ import contextlib
 import functools
 import json
 import logging
-import os
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from slurmckpt.capture import heldsockets
+from slurmckpt.capture import heldsockets, notes
 from slurmckpt.capture.processes import Process, pod_processes
 
 log = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ def save(processes: Iterable[Process], images: Path) -> None:
     """Note beside the images what the sockets of these processes have; nothing without any. Raises OSError."""
     found = {key: options for key, one in heldsockets.all_of(processes) if (options := _worth_noting(one))}
     if found:
-        with open(os.open(images / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        with notes.create(images / FILE) as file:
             json.dump(found, file)
 
 

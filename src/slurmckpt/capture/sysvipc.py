@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurmckpt.capture import mqueues, procfs
+from slurmckpt.capture import mqueues, notes, procfs
 from slurmckpt.capture.ipcspace import PodGone, check, inside, libc
 
 FILE = "system-v.json"
@@ -51,7 +50,7 @@ def save(init_pid: int, images: Path) -> None:
     found = look(init_pid)
     if found.removed or found.used:
         note = json.dumps({"removed": found.removed, "used": found.used})
-        with open(os.open(images / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        with notes.create(images / FILE) as file:
             file.write(note)
 
 

@@ -9,12 +9,11 @@ in the time of day would expire later by as long as the job has waited for its r
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 
 from slurmckpt.capture import criu_files_pb2 as files
-from slurmckpt.capture import fileimages
+from slurmckpt.capture import fileimages, notes
 
 FILE = "timers.json"
 _ABSOLUTE = 1  # TFD_TIMER_ABSTIME
@@ -23,7 +22,7 @@ _SECOND = 1_000_000_000
 
 def save(images: Path) -> None:
     """Note the time of day beside the images. Raises OSError."""
-    with open(os.open(images / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+    with notes.create(images / FILE) as file:
         json.dump({"taken": time.time_ns()}, file)
 
 

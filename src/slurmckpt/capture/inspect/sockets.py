@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from slurmckpt.capture import procfs
 
@@ -26,6 +27,11 @@ class Endpoint:
 
     address: Address
     port: int
+
+    @classmethod
+    def of(cls, name: Sequence[Any]) -> Endpoint:
+        """What getsockname(2) or getpeername(2) gives for an internet socket, maybe with an interface behind a %."""
+        return cls(plain(ipaddress.ip_address(str(name[0]).partition("%")[0])), int(name[1]))
 
     def __str__(self) -> str:
         return f"[{self.address}]:{self.port}" if self.address.version == 6 else f"{self.address}:{self.port}"
