@@ -165,15 +165,24 @@ static void start_tasks(struct leader *leader)
 			if (!group)
 				group = pid;
 			task->pid = pid;
-			report(leader, STATUS_STARTED, task, pid, 0);
-		} else {
-			report(leader, STATUS_EXITED, task, 0, 1 << 8);
 		}
 	}
 	for (size_t i = 0; i < leader->task_count; i++)
 		message_free(&leader->starts[i]);
 	free(leader->starts);
 	leader->starts = NULL;
+}
+
+static void report_starts(const struct leader *leader)
+{
+	for (size_t i = 0; i < leader->task_count; i++) {
+		const struct task *task = &leader->tasks[i];
+
+		if (task->pid)
+			report(leader, STATUS_STARTED, task, task->pid, 0);
+		else
+			report(leader, STATUS_EXITED, task, 0, 1 << 8);
+	}
 }
 
 /* ---- the long rest ---- */
@@ -260,6 +269,8 @@ int main(int argc, char **argv)
 	start_tasks(&leader);
 	if (settle(&leader, &reason))
 		goto out;
+	/* not before: whoever knows of the tasks may capture them, and this process with them */
+	report_starts(&leader);
 	wait_for_tasks(&leader);
 	result = 0;
 out:

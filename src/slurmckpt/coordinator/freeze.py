@@ -235,8 +235,6 @@ class Cut:
                 raise Suspended("the job is being suspended")
             # Now, as a task may end as soon as it runs again.
             participant.tasks = task_images(participant.pod)
-            if any(not task.pid and not task.exited for task in participant.tasks):
-                raise Unsettled(f"not all tasks of step {name} have started yet")
             # Before CRIU is at them.
             seen, sockets = participant.step.empty_messages, participant.message_sockets
             if lost := await asyncio.to_thread(unixqueues.lost, participant.processes, sockets, seen):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slurmckpt.capture import procfs
 from slurmckpt.capture.inspect.used import UsedFile
 from slurmckpt.capture.preflight import PodScan, scan
-from slurmckpt.capture.processes import Process, pid_on_node
+from slurmckpt.capture.processes import Process, pod_processes
 from slurmckpt.coordinator import held
 from slurmckpt.coordinator.choice import Choice, Ended, Skipped, Unsettled
 from slurmckpt.coordinator.files.saving import PodFiles
@@ -49,33 +50,52 @@ class Participant:
 
 
 def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
-    """What its processes are and hold. Raises Unsettled when they have ended."""
+    """What its processes are and hold. Raises Unsettled when they have ended, or are just being started."""
     known = {key for task in pod.tasks.values() for key in task.keys.values()} | {pod.status_key}
     if choice.script is not None and step.name == "batch":
         launches = list(choice.script.launches.values())  # a thread runs this: they may change meanwhile
         known |= {key for launch in launches for key in (launch.signal_key, launch.status_key)}
-    leader = pid_on_node(pod.init_pid, pod.leader_pid)
+    processes = {process.ns_pid: process for process in pod_processes(pod.init_pid)}
+    leader = processes.get(pod.leader_pid)
     if leader is None:
         raise Ended(f"the tasks of step {step.name} have ended")
+    if reason := _starting(step, pod, processes):
+        raise Unsettled(reason)
     # A shim that has ended may have left its number to any other process.
     shim = step.shim if step.carrier and parent_of(step.shim) == step.carrier else 0
-    found = scan(pod.init_pid, leader, known, shim_pid=shim, ranks=ranks(step, pod))
+    found = scan(pod.init_pid, leader.pid, known, shim_pid=shim, ranks=ranks(step, pod))
     stand_in = pod.settings.libexec / STAND_IN
     found.refusals.extend(
         f"{process} is connected to Slurm by itself, and its step would not come back: start it in the batch script,"
         " outside of other steps; or a checkpoint after its end will do"
         for process in found.processes
-        if process.exe.rpartition("/")[2] == "srun" and _differs(process.pid, stand_in)
+        if process.exe.rpartition("/")[2] == "srun" and _executes(process.pid, stand_in) is False
     )
     return found
 
 
-def _differs(pid: int, program: Path) -> bool:
-    """Whether a process executes another file than this, whatever that is called where the process is."""
+def _starting(step: Step, pod: Pod, processes: Mapping[int, Process]) -> str:
+    """Why not all tasks run their programs yet; empty when they do. processes: by their pids inside the pod.
+
+    Up to its execve(2) a task is a copy of the leader as root had it, with descriptors that lead out of the pod: no
+    reason to refuse what comes then.
+    """
+    running = [task.pid for task in pod.tasks.values() if task.status is None]
+    if not all(running):
+        return f"not all tasks of step {step.name} have started yet"
+    program = Path(f"/proc/{processes[pod.leader_pid].pid}/exe")
+    for process in (processes[pid] for pid in running if pid in processes):
+        if _executes(process.pid, program):
+            return f"{process} of step {step.name} has not begun its program yet"
+    return ""
+
+
+def _executes(pid: int, program: Path) -> bool | None:
+    """Whether a process executes this file, whatever that is called where the process is; None when it is gone."""
     try:
-        return not os.path.samefile(f"/proc/{pid}/exe", program)
+        return os.path.samefile(f"/proc/{pid}/exe", program)
     except OSError:
-        return False  # gone
+        return None
 
 
 def ranks(step: Step, pod: Pod) -> dict[int, int]:

@@ -32,7 +32,8 @@ def test_an_srun_that_is_no_stand_in_is_not_captured(
         process = Process(pid, 120, 1, 0, "srun", str(program), "S", 0)
         found = PodScan([process], [], [], [], [], [], [])
         monkeypatch.setattr(participant, "scan", lambda *_, **__: found)
-        monkeypatch.setattr(participant, "pid_on_node", lambda *_: 4)
+        leader = Process(4, 100, 1, 0, "leader", "leader", "S", 0)
+        monkeypatch.setattr(participant, "pod_processes", lambda *_: [leader, process])
         settings = SimpleNamespace(libexec=libexec)
         pod = SimpleNamespace(init_pid=1, leader_pid=100, tasks={}, status_key="pipe:[1]", settings=settings)
         refusals = look(cast(Any, SimpleNamespace(name="0", carrier=0)), cast(Any, pod), Choice([])).refusals
