@@ -84,7 +84,9 @@ async def capture(
             for step in before:
                 if step.pod is not None and await _has_ended(step.pod):
                     raise Ended(f"the tasks of step {step.name} have ended") from error
-            raise Skipped(_reason(error)) from error
+            if _has_gone(error):
+                raise Unsettled("a process of the job ended while it was looked at") from error
+            raise Skipped(str(error)) from error
         raise
     finally:
         for holder in holders:
@@ -92,10 +94,9 @@ async def capture(
         await saver.close()
 
 
-def _reason(error: Exception) -> str:
-    """Why there is no checkpoint, in a user's words."""
-    gone = isinstance(error, (FileNotFoundError, ProcessLookupError)) and str(error.filename).startswith("/proc/")
-    return "a process of the job ended while it was looked at" if gone else str(error)
+def _has_gone(error: Exception) -> bool:
+    """Whether it says that a process was there no more: of a job with many, one may end at any time."""
+    return isinstance(error, (FileNotFoundError, ProcessLookupError)) and str(error.filename).startswith("/proc/")
 
 
 async def _has_ended(pod: Pod) -> bool:
