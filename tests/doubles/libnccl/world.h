@@ -1,4 +1,4 @@
-/* Where the ranks of one communicator meet: a file in /dev/shm. */
+/* Where the ranks of one communicator meet: a file in /dev/shm, or in the directory that NCCL_DOUBLE_WORLDS names. It stays when a rank dies. */
 #ifndef NCCL_DOUBLE_WORLD_H
 #define NCCL_DOUBLE_WORLD_H
 
@@ -38,7 +38,7 @@ struct world {
 
 struct ncclComm {
   struct world *world;
-  char path[64];
+  char path[256];
   uint64_t hash;
   int ranks;
   int rank;

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import socket
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -145,6 +146,8 @@ class Ranks:
 
     def __init__(self, library: Path, count: int, main: Main, environment: Mapping[str, str]) -> None:
         self.each: list[Rank] = []
+        # Where communicators meet: ranks that are killed leave their files behind.
+        self._worlds = tempfile.TemporaryDirectory(prefix="nccl-double-", dir="/dev/shm")
         for rank in range(count):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             pid = os.fork()
@@ -152,7 +155,7 @@ class Ranks:
                 ours.close()
                 for other in self.each:
                     other._control.close()
-                os.environ.update(environment)
+                os.environ.update({**environment, "NCCL_DOUBLE_WORLDS": self._worlds.name})
                 _serve(library, rank, main, theirs)
             theirs.close()
             self.each.append(Rank(pid, ours))
@@ -168,6 +171,7 @@ class Ranks:
     ) -> None:
         for rank in self.each:
             rank.kill()
+        self._worlds.cleanup()
 
 
 def _serve(library: Path, rank: int, main: Main, control: socket.socket) -> None:
