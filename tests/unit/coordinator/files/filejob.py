@@ -21,6 +21,7 @@ from slurmckpt.coordinator.files.saving import PodFiles, Saver
 from slurmckpt.filerules import FileRule
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.manifest import CarriedDirectory
+from tests.unit.awaiting import wait_until
 from tests.unit.coordinator.parts import GID, UID, no_descriptor_is_lost
 
 ME = (UID, GID) if os.geteuid() == 0 else (os.getuid(), os.getgid())
@@ -137,3 +138,17 @@ def _found(path: Path, writing: Writing, mapped: bool) -> OpenFile:
 
 def policies(saved: PodFiles) -> dict[str, str]:
     return {Path(file.path).name: file.policy for file in saved.open_files}
+
+
+def next_moment(path: Path) -> int:
+    """A time after the last change of a file, ns since 1970: by the clock of its file system, which may be behind."""
+    before, mark = path.stat().st_ctime_ns, path.with_name("mark")
+
+    def now() -> int:
+        mark.touch()
+        return mark.stat().st_ctime_ns
+
+    wait_until(lambda: now() > before, f"a later time than {before}")
+    later = mark.stat().st_ctime_ns
+    mark.unlink()
+    return later

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from slurmckpt.coordinator.files.rules import Pod
 from slurmckpt.errors import Refused
 from slurmckpt.filerules import FileRule
 from slurmckpt.store.identity import UserFiles
-from tests.unit.coordinator.files.filejob import ME, TEN, Job, policies
+from tests.unit.coordinator.files.filejob import ME, TEN, Job, next_moment, policies
 
 LARGE = b"large" * 300_000  # above what is copied while the ranks stand still
 
@@ -139,9 +138,7 @@ def test_what_all_nodes_see_is_saved_only_when_it_was_made_since_the_job_began(
         job.shared = {os.stat(home).st_dev}
         job.has_read(job.write("old"))
         assert policies(job.save()) == {}
-        time.sleep(0.02)
-        job.since = time.time_ns()
-        time.sleep(0.02)
+        job.since = next_moment(home / "old")
         job.has_read(job.write("young"))
         shutil.rmtree(job.staging)
         assert policies(job.save()) == {"young": "read"}

@@ -20,7 +20,7 @@ from slurmckpt.coordinator.files.rules import Pod
 from slurmckpt.errors import Refused
 from slurmckpt.filerules import FileRule
 from slurmckpt.store.identity import UserFiles
-from tests.unit.coordinator.files.filejob import ME, TEN, Job, policies
+from tests.unit.coordinator.files.filejob import ME, TEN, Job, next_moment, policies
 
 LARGE = b"large" * 300_000
 
@@ -103,9 +103,7 @@ def test_nothing_is_made_where_the_user_may_not(job: Job) -> None:
 def test_what_is_older_than_the_job_is_not_its_own(job: Job) -> None:
     directory(job, "old directory")
     job.write("old")
-    time.sleep(0.02)
-    job.since = time.time_ns()
-    time.sleep(0.02)
+    job.since = next_moment(job.home / "old")
     job.write("old directory/young")
     job.write("young")
     os.utime(job.write("touched"), (1, 1))
