@@ -29,10 +29,10 @@ ENDED = (
     "DEADLINE",
     "PREEMPTED",
 )
-# The example training with two DDP ranks, and what it needs.
+# The example training with two DDP ranks, which can be held, and what it needs.
 TRAIN = """
 export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID)) USE_LIBUV=0
-srun -n2 python3 train.py --steps {steps} --width 32
+srun -n2 python3 held_train.py --steps {steps} --width 32
 """
 STEPS = 220
 DDP = ("--ntasks=2", "--mem=4000")

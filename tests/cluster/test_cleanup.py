@@ -50,7 +50,8 @@ def images(cluster: Cluster, job: Job) -> list[Path]:
 def test_scancel(cluster: Cluster, directory: Path, kind: str) -> None:
     """In the middle of checkpoints that are taken all the time."""
     run = "python3 chain.py 600 0.1 own.txt"
-    job = cluster.submit(run if kind == "batch" else f"srun {run}", "--checkpoint-interval=1s", directory=directory)
+    script = run if kind == "batch" else f"srun {run}"
+    job = cluster.submit(script, "--checkpoint-interval=1s", directory=directory, held=True)
     job.wait_checkpoints(2)
     node = job.node()
     job.cancel()

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, Job, events, move, restored_from, settings, wait_for
+from tests.cluster.harness import Cluster, Job, events, finish, move, restored_from, settings, wait_for
 from tests.doubles import simulated
 
 NODES = ("n1", "n2")
 STEPS = 200
+# Where they wait for finish().
+HELD_AT = STEPS * 3 // 4 - 1
 RANKS = 'srun -n2 sh -c \'exec python3 gpu_rank.py {steps} 2 "$SLURM_PROCID" "$SLURM_JOB_ID"\''
 # Devices that CRIU cannot dump, wherever they are still open: those of FUSE, under NVIDIA's names.
 INSTALL = """
@@ -74,7 +76,7 @@ def gpus(cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
 def begin(cluster: Cluster, directory: Path, script: str = RANKS, *options: str) -> Job:
     """The cluster's Slurm manages no GPUs: the job says itself that it uses some."""
     own = ("--checkpoint-interval=infinite", "--ntasks=2", "--export=ALL,CUDA_VISIBLE_DEVICES=0")
-    job = cluster.submit(script.format(steps=STEPS), *own, *options, directory=directory)
+    job = cluster.submit(script.format(steps=STEPS), *own, *options, directory=directory, held=True)
     job.wait_output("^step 10 ")
     return job
 
@@ -83,12 +85,17 @@ def steps_of(job: Job) -> list[str]:
     return [line for line in job.output().splitlines() if line.startswith("step ")]
 
 
+def wait_progress(job: Job) -> None:
+    """Wait until it has gone on for some steps, if it is not held already."""
+    job.wait_output(f"^step {min(len(steps_of(job)) + 5, HELD_AT)} ")
+
+
 def test_ranks_that_crash_come_back_with_their_gpu_state(gpus: Cluster, directory: Path) -> None:
     job = begin(gpus, directory)
     job.checkpoint()
-    job.wait_output(f"^step {len(steps_of(job)) + 5} ")
+    wait_progress(job)
     gpus.root(job.node(), "pkill -KILL -f '[g]pu_rank.py .* 2 1 '")
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert steps_of(job) == values(STEPS)
     assert len(job.status()["attempts"]) == 1
 
@@ -101,11 +108,11 @@ def test_a_driver_that_cannot_do_it_is_named_and_the_job_runs_on(gpus: Cluster, 
     assert refused.returncode != 0
     assert "its driver or program cannot be checkpointed (801)" in refused.stdout + refused.stderr
     # Nobody was left locked, and the next one goes through.
-    job.wait_output(f"^step {len(steps_of(job)) + 5} ")
+    wait_progress(job)
     for node in NODES:
         play(gpus, node)
     assert job.checkpoint() >= 1
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert steps_of(job) == values(STEPS)
 
 
@@ -116,8 +123,8 @@ def test_gpus_that_cannot_take_the_state_are_a_cold_start_with_the_reason(gpus: 
     other = next(node for node in NODES if node != job.node())
     play(gpus, other, restore__error=2)
     move(job, job.node())
-    wait_for("the cold start", lambda: "cold start" in job.output(), 60)
-    assert job.wait_end() == "COMPLETED", job.output()
+    wait_for("the cold start", lambda: "cold start" in job.output())
+    assert finish(job) == "COMPLETED", job.output()
     assert "its GPU has not enough free memory for it" in job.output(), events(job)
     assert steps_of(job)[-STEPS:] == values(STEPS)
 
@@ -129,12 +136,12 @@ def test_ranks_that_the_script_itself_has_started(gpus: Cluster, directory: Path
     job = begin(gpus, directory, script)
     for attempt in (2, 3):
         seq = job.checkpoint()
-        job.wait_output(f"^step {len(steps_of(job)) + 5} ")
+        wait_progress(job)
         move(job, job.node())
         assert wait_for("the restore", lambda seq=seq: restored_from(job) == seq)  # type: ignore[misc]
         assert len(job.status()["attempts"]) == attempt
-        job.wait_output(f"^step {len(steps_of(job)) + 5} ")
-    assert job.wait_end() == "COMPLETED", job.output()
+        wait_progress(job)
+    assert finish(job) == "COMPLETED", job.output()
     assert steps_of(job) == values(STEPS)
     assert job.output().splitlines()[-1] == "over"
 
@@ -148,7 +155,7 @@ def test_gpu_memory_that_does_not_fit_into_the_jobs_limit(gpus: Cluster, directo
     assert refused.returncode != 0
     assert "a checkpoint copies into the job's memory" in refused.stdout + refused.stderr
     assert "more with --mem" in refused.stdout + refused.stderr
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert steps_of(job) == values(STEPS)
 
 
@@ -172,7 +179,7 @@ def test_a_coordinator_that_dies_while_the_ranks_have_no_gpu(faults: Cluster, di
     job = begin(faults, directory)
     order(faults, job, "capture.stopping", "kill")
     assert faults.run("slurmckpt", "checkpoint", job.name, check=False).returncode != 0
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert steps_of(job) == values(STEPS)
 
 
@@ -183,7 +190,7 @@ def test_who_else_dies_while_the_ranks_have_no_gpu(faults: Cluster, directory: P
     seq = job.checkpoint()
     order(faults, job, "capture.stopped", f"sh 1\npkill -KILL {victim}")
     assert faults.run("slurmckpt", "checkpoint", job.name, check=False).returncode != 0
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert steps_of(job) == values(STEPS)
     assert any(f"restored in place from #{seq}" in text for text in events(job)) == ("rank" in victim)
     assert len(job.status()["attempts"]) == 1
@@ -197,7 +204,7 @@ def test_an_agent_that_dies_while_the_ranks_have_no_gpu(faults: Cluster, directo
     skipped = faults.run("slurmckpt", "checkpoint", job.name, check=False)
     assert "the process that talks to the CUDA driver has died" in skipped.stdout + skipped.stderr
     assert job.checkpoint() >= 1
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert steps_of(job) == values(STEPS)
 
 
@@ -218,12 +225,12 @@ def test_two_gpu_ranks_survive_the_death_of_their_node(gpus: Cluster, directory:
     """On other GPUs than before, which the driver is told; and the ranks go on beside the checkpoint, too."""
     job = begin(gpus, directory)
     seq = job.checkpoint()
-    job.wait_output(f"^step {len(steps_of(job)) + 5} ")
+    wait_progress(job)
     node = job.node()
     gpus.verb("fail", node)
     try:
         assert restored_from(job) == seq
-        assert job.wait_end() == "COMPLETED", job.output()
+        assert finish(job) == "COMPLETED", job.output()
     finally:
         gpus.verb("start", node)
     assert steps_of(job) == values(STEPS)

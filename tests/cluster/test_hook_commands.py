@@ -33,6 +33,8 @@ def test_commands_around_a_checkpoint_and_after_a_restore(cluster: Cluster, dire
         )
         job.wait_output("^begins$")
         job.checkpoint()
+        # Lines of ours go by way of the task's shim, and may come later than the answer.
+        job.wait_output("^slurmckpt: the post-checkpoint command ")
         lines = job.output().splitlines()
         before = job.node()
         move(job, before)

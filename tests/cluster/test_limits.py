@@ -63,7 +63,8 @@ def test_time_limits(cluster: Cluster, directory: Path) -> None:
 
 
 def test_a_job_that_may_not_be_requeued_is_told_at_once(cluster: Cluster, directory: Path) -> None:
-    job = cluster.submit("exec python3 chain.py 600 0.1", MANUAL, "--time=5", "--no-requeue", directory=directory)
+    options = (MANUAL, "--time=5", "--no-requeue")
+    job = cluster.submit("exec python3 chain.py 600 0.1", *options, directory=directory, held=True)
     job.wait_output(r"^slurmckpt: Slurm will not requeue this job \(--no-requeue, or JobRequeue=0\)")
     wait_for("the limit in its record", lambda: events(job))
     assert events(job) == [

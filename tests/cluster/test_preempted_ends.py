@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, Job, chain, wait_for
+from tests.cluster.harness import Cluster, Job, chain, finish, wait_for
 from tests.cluster.slurmconf import PREEMPTION, STEP_TERMINATED, slurm_conf
 
 INFINITE = "--checkpoint-interval=infinite"
@@ -23,9 +23,7 @@ def preemption(running_cluster: Cluster) -> Iterator[None]:
 def preempt(cluster: Cluster, directory: Path, job: Job, restarts: int = 0) -> Job:
     """Have another job ask for the nodes; wait until the grace time of `job` has begun."""
     other = cluster.submit("true", "-p", "high", "-N2", "-n8", name="other", directory=directory)
-    wait_for(
-        "the preemption", lambda: job.info()["preempt_time"]["number"] > 0 or job.info()["restart_cnt"] > restarts, 30
-    )
+    wait_for("the preemption", lambda: job.info()["preempt_time"]["number"] > 0 or job.info()["restart_cnt"] > restarts)
     return other
 
 
@@ -106,12 +104,14 @@ def test_max_batch_requeue_holds_it_and_it_ends_when_released(cluster: Cluster, 
 
 def test_a_job_whose_step_the_preemption_ended_has_not_finished(cluster: Cluster, directory: Path) -> None:
     """Its script comes to its end with status 0, but only because SIGTERM ended the step. Its work is not lost."""
-    job = cluster.submit("srun python3 chain.py 300 0.1; echo end", INFINITE, "-p", "low", directory=directory)
+    job = cluster.submit(
+        "srun python3 chain.py 300 0.1; echo end", INFINITE, "-p", "low", directory=directory, held=True
+    )
     job.wait_output("^20 ")
     job.checkpoint()
     other = preempt(cluster, directory, job)
     assert other.wait_end() == "COMPLETED"
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert job.info()["restart_cnt"] == 1
     # Slurm's own line about the signal is there when the last checkpoint is taken in the grace time.
     lines = [line for line in program_lines(job) if not STEP_TERMINATED.search(line)]

@@ -94,14 +94,14 @@ def test_a_rank_of_a_step_that_is_killed(cluster: Cluster, directory: Path) -> N
 
 def test_a_ddp_rank_that_is_killed_again_and_again(cluster: Cluster, directory: Path, reference: list[str]) -> None:
     """Connections between the ranks come back although the kernel still knows the old ones."""
-    job = cluster.submit(TRAIN.format(steps=STEPS), MANUAL, *DDP, directory=directory)
+    job = cluster.submit(TRAIN.format(steps=STEPS), MANUAL, *DDP, directory=directory, held=True)
     for number in (1, 2):
         job.wait_output(f"^step {number * 40} ")
         job.checkpoint()
         job.wait_output(f"^step {number * 40 + 20} ")
-        kill(job, "train.py")
+        kill(job, "held_train.py")
         wait_restored_in_place(job, number)
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert training_lines(job) == reference
     assert len(job.status()["attempts"]) == 1
 
@@ -129,6 +129,9 @@ def test_a_script_goes_back_beside_its_srun(cluster: Cluster, directory: Path) -
         MANUAL,
         directory=directory,
     )
+    # Only then, as the first srun must end.
+    wait_lines([directory / "out.2"], 1)
+    (directory / "hold").touch()
     wait_lines([directory / "out.2"], 10)
     seq = job.checkpoint()
     wait_lines([directory / "out.2"], 25)
@@ -140,7 +143,7 @@ def test_a_script_goes_back_beside_its_srun(cluster: Cluster, directory: Path) -
     wait_lines([directory / "out.2"], 45)
     kill(job, "chain.py 102")
     assert wait_restored_in_place(job, 2)[-1].endswith(f"all ranks were restored in place from #{seq}")
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     for number in (1, 2):
         assert (directory / f"out.{number}").read_text().splitlines() == chain(100 + number)
     assert (directory / "effects").read_text() == "preamble\n1\n2\n"
@@ -158,7 +161,7 @@ def test_a_script_goes_back_beside_its_srun(cluster: Cluster, directory: Path) -
     ],
 )
 def test_what_a_script_shares_with_its_srun_is_told(cluster: Cluster, directory: Path, script: str, why: str) -> None:
-    job = cluster.submit(f"set -o pipefail\n{script}", MANUAL, directory=directory)
+    job = cluster.submit(f"set -o pipefail\n{script}", MANUAL, directory=directory, held=True)
     wait_for("the step", lambda: [step for step in job.status()["attempts"][-1:] if len(step["steps"]) > 1])
     wait_for(
         "a checkpoint", lambda: cluster.run("slurmckpt", "checkpoint", str(job.number), check=False).returncode == 0
@@ -215,7 +218,7 @@ def test_the_loss_of_memory_is_not_recovered_from(cluster: Cluster, directory: P
 )
 def test_what_is_cancelled_stays_cancelled(cluster: Cluster, directory: Path, words: list[str]) -> None:
     """However many ranks die of it, and whatever the job's state is meanwhile."""
-    job = cluster.submit("srun -n2 python3 chain.py 600 0.1", MANUAL, "--ntasks=2", directory=directory)
+    job = cluster.submit("srun -n2 python3 chain.py 600 0.1", MANUAL, "--ntasks=2", directory=directory, held=True)
     job.wait_output("^10 ")
     job.checkpoint()
     cluster.run("scancel", *(word.format(job=job.number) for word in words))
@@ -227,7 +230,7 @@ def test_what_is_cancelled_stays_cancelled(cluster: Cluster, directory: Path, wo
 
 def test_attempts_are_bounded(cluster: Cluster, directory: Path) -> None:
     with settings(cluster, "[recover]\nattempts = 1"):
-        job = cluster.submit("exec python3 chain.py 600 0.1", MANUAL, directory=directory)
+        job = cluster.submit("exec python3 chain.py 600 0.1", MANUAL, directory=directory, held=True)
         for number in (1, 2):
             job.wait_output(f"^{number * 20} ")
             job.checkpoint()
@@ -243,7 +246,11 @@ def test_attempts_are_bounded(cluster: Cluster, directory: Path) -> None:
 
 def test_what_is_not_in_the_list_is_not_recovered(cluster: Cluster, directory: Path) -> None:
     job = cluster.submit(
-        "exec python3 chain.py 600 0.1", MANUAL, "--checkpoint-recover=nodefail,hang", directory=directory
+        "exec python3 chain.py 600 0.1",
+        MANUAL,
+        "--checkpoint-recover=nodefail,hang",
+        directory=directory,
+        held=True,
     )
     job.wait_output("^10 ")
     job.checkpoint()

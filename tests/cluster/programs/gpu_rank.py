@@ -1,6 +1,7 @@
 """A rank on a simulated device: each step adds to its device memory, meets its peers in a kernel, and prints what it has.
 
 gpu_rank.py STEPS MEMBERS MEMBER MEETING [DEVICE]        EXTRA_BYTES: more device memory, which it never touches
+See programs/holding.py.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import hashlib
 import os
 import sys
 import time
+
+from holding import hold  # type: ignore[import-not-found]
 
 BYTES = 4 << 20
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -41,6 +44,7 @@ def main() -> None:
     if member == 0:
         print("nccl", os.environ.get("NCCL_P2P_DISABLE"), flush=True)
     for step in range(1, steps + 1):
+        hold(step, steps)
         launch(b"add_u32", pointer, ctypes.c_uint32(BYTES // 4), ctypes.c_uint32(step * (member + 1)))
         launch(b"meet", ctypes.c_uint64(meeting), *map(ctypes.c_uint32, (members, member, step)))
         check(cuda.cuCtxSynchronize())
