@@ -137,6 +137,21 @@ def name_of(pid: int) -> str:
     return f"process {pid} ({one_line(found.comm, 40)})" if found else f"process {pid}"
 
 
+def descends(pid: int, ancestor: int) -> bool:
+    """Whether a process is `ancestor`, or below it in the tree; also when it has gone, as it is nobody else's then."""
+    current = pid
+    while current not in (0, 1, ancestor):
+        now = read_process(current)
+        if now is not None:
+            current = now.ppid
+        elif current == pid:
+            return True
+        else:
+            # A parent that has ended: its child has another one by now.
+            current = pid
+    return current == ancestor
+
+
 def _depth(pid: int) -> int:
     status = procfs.read_record(f"{procfs.PROC}/{pid}/status")
     numbers = procfs.fields(status or b"").get("NSpid", "")

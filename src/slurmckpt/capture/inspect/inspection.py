@@ -12,6 +12,7 @@ from slurmckpt.capture.inspect.mappings import Mappings, read_mappings
 from slurmckpt.capture.inspect.mounts import Mount, made_inside, mounts_of
 from slurmckpt.capture.inspect.network import Network, OtherSocket
 from slurmckpt.capture.inspect.peers import OuterPeer, connections_in_flight, exposed_names, in_flight, outer_peers
+from slurmckpt.capture.inspect.pidfds import Pidfd, pidfds
 from slurmckpt.capture.inspect.stepd import tcp_to_stepd
 from slurmckpt.capture.inspect.traits import Traits, read_traits
 from slurmckpt.capture.inspect.watches import Watched, watches
@@ -50,7 +51,7 @@ class Inspection:
 
     known: CRIU's keys of the descriptors that will be given again at a restore. processes: the leader and its
     descendants, as many as the limits allow. home: the namespaces of pod init. namespaces: those of each process, by
-    pid; few of one that has ended and was not waited for. mounts: by id. half_pipes: those whose other end somebody
+    pid; none of one that has ended and was not waited for. mounts: by id. half_pipes: those whose other end somebody
     outside holds, or that are known. other_sockets: those in none of the network's tables. outer_peers: of its unix
     sockets. exposed_names: unix sockets by inode, bound in directories that not only root may change.
     socket_directories: the user's own in which some are bound and can be made again. tracers: who traces a process, by
@@ -82,6 +83,7 @@ class Inspection:
     mounts_inside: set[int]
     places: list[Place]
     watches: list[Watched]
+    pidfds: list[Pidfd]
     traits: list[Traits]
     queues: list[str]
     tcp_to_stepd: list[int]
@@ -120,7 +122,8 @@ def inspect(
         again = walk(init_pid, leader_pid, ranks).members[: limits.processes]
         descriptors.confirm(read_descriptors(again, limits.descriptors))
         network = Network(init_pid, descriptors)
-        network.end_inside(connections_in_flight(init_pid, network, {process.pid for process in again}))
+        pids = {process.pid for process in again}
+        network.end_inside(connections_in_flight(init_pid, leader_pid, network, pids))
     mounts = mounts_of(init_pid)
     inside = made_inside(mounts, mounts_of(shim_pid) if shim_pid else {})
     exposed, own_directories = exposed_names(init_pid, network)
@@ -135,9 +138,13 @@ def inspect(
         mounts=mounts,
         descriptors=descriptors,
         network=network,
-        half_pipes=[pipe for pipe in descriptors.half_pipes() if pipe.key in known or _leads_outside(pipe, processes)],
+        half_pipes=[
+            pipe
+            for pipe in descriptors.half_pipes()
+            if pipe.key in known or _leads_outside(pipe, processes, leader_pid)
+        ],
         other_sockets=network.others(notes),
-        outer_peers=outer_peers(network),
+        outer_peers=outer_peers(leader_pid, network),
         exposed_names=exposed,
         socket_directories=own_directories,
         tracers={process.pid: name_of(process.tracer) for process in processes if process.tracer},
@@ -146,6 +153,7 @@ def inspect(
         mounts_inside=inside,
         places=_places(processes) if inside else [],
         watches=watches(init_pid, descriptors.anonymous, mounts),
+        pidfds=list(pidfds(descriptors.anonymous, {process.pid for process in processes}, leader_pid)),
         tcp_to_stepd=tcp_to_stepd(init_pid, network),
         traits=read_traits(init_pid, processes),
         queues=mqueues.names(init_pid),
@@ -181,12 +189,15 @@ def _leads_out(descriptors: Descriptors, network: Network, known: Container[str]
     return pipes or bool(network.outside()) or any(True for _ in network.unix_peers_outside())
 
 
-def _leads_outside(pipe: HalfPipe, pod: list[Process]) -> bool:
+def _leads_outside(pipe: HalfPipe, pod: list[Process], leader: int) -> bool:
     """A pipe whose other end nobody holds any more is complete as it is: CRIU brings it back with one end."""
-    return other_end_lives(pipe) and not in_flight(pipe.key, {process.pid for process in pod})
+    return other_end_lives(pipe) and not in_flight(pipe.key, {process.pid for process in pod}, leader)
 
 
 def _namespaces(pid: int) -> dict[str, str]:
     with procfs.opened(f"{procfs.PROC}/{pid}/ns") as directory:
-        links = {name: procfs.link(name, directory) for name in _NAMESPACES if directory is not None}
-    return {name: link for name, link in links.items() if link is not None}
+        found = {name: procfs.link(name, directory) for name in _NAMESPACES if directory is not None}
+        links = {name: link for name, link in found.items() if link is not None}
+        # One that ends loses them all at once, and that may have been in the middle of this look.
+        ended = directory is None or (len(links) < len(_NAMESPACES) and procfs.link("mnt", directory) is None)
+    return {} if ended else links

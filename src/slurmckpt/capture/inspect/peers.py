@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from slurmckpt.capture import procfs, socketdirs
 from slurmckpt.capture.inspect.network import Network
 from slurmckpt.capture.inspect.tcpdiag import tcp_sockets
-from slurmckpt.capture.processes import name_of
+from slurmckpt.capture.processes import descends, name_of
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class OuterPeer:
     whom: str
 
 
-def outer_peers(network: Network) -> list[OuterPeer]:
-    """Those whose other end somebody holds, or will accept.
+def outer_peers(leader: int, network: Network) -> list[OuterPeer]:
+    """Those whose other end somebody holds who does not belong to the pod, or will accept.
 
     Where there is any, it looks at every descriptor of the node, as a name is worth more to the user than the time.
     """
     outside = list(network.unix_peers_outside())
     pod = {holder.process.pid for holder in network.mine.values()}
-    holders = holders_on_node({socket_link(peer) for _, peer in outside if peer}, pod)
+    holders = holders_on_node({socket_link(peer) for _, peer in outside if peer}, pod, leader)
     found: list[OuterPeer] = []
     for mine, peer in outside:
         other = holders.get(socket_link(peer))
@@ -67,11 +67,11 @@ def exposed_names(init_pid: int, network: Network) -> tuple[dict[int, str], list
     return found, own
 
 
-def connections_in_flight(init_pid: int, network: Network, pod: Container[int]) -> set[int]:
+def connections_in_flight(init_pid: int, leader: int, network: Network, pod: Container[int]) -> set[int]:
     """The TCP sockets of the pod, by inode, whose other end is on its way inside a message (SCM_RIGHTS).
 
-    pod: pids on this node. Where connections seem to lead out, it looks at all sockets of the network namespace, and
-    where one of them ends there, at every descriptor of the node.
+    leader, pod: pids on this node. Where connections seem to lead out, it looks at all sockets of the network
+    namespace, and where one of them ends there, at every descriptor of the node.
     """
     outside = {(one.remote, one.local): one.inode for one in network.outside()}
     if not outside:
@@ -81,16 +81,17 @@ def connections_in_flight(init_pid: int, network: Network, pod: Container[int]) 
         for one in tcp_sockets(init_pid)
         if one.inode and (one.local, one.remote) in outside
     }
-    held = holders_on_node(set(others), pod) if others else {}
+    held = holders_on_node(set(others), pod, leader) if others else {}
     return {mine for link, mine in others.items() if link not in held}
 
 
-def in_flight(link: str, pod: Container[int]) -> bool:
-    """Whether no process of this node holds the pipe or socket, but for those of `pod` (pids on this node).
+def in_flight(link: str, pod: Container[int], leader: int) -> bool:
+    """Whether no process of this node holds the pipe or socket, but for those of the pod.
 
-    If it lives, it is on its way inside a message (SCM_RIGHTS), and CRIU takes it along.
+    pod, leader: as of holders_on_node(). If it lives, it is on its way inside a message (SCM_RIGHTS), and CRIU takes it
+    along; or somebody of the pod has it who is younger than the look.
     """
-    return not holders_on_node({link}, pod)
+    return not holders_on_node({link}, pod, leader)
 
 
 def socket_link(inode: int) -> str:
@@ -98,8 +99,12 @@ def socket_link(inode: int) -> str:
     return f"socket:[{inode}]"
 
 
-def holders_on_node(wanted: set[str], without: Container[int]) -> dict[str, int]:
-    """Link of a descriptor (proc_pid_fd(5)) -> pid of a process of this node that holds it. It looks at all of them."""
+def holders_on_node(wanted: set[str], without: Container[int], leader: int) -> dict[str, int]:
+    """Link of a descriptor (proc_pid_fd(5)) -> pid of a process of this node that holds it. It looks at all of them.
+
+    But for those in `without`, and those below `leader`: a pod that starts processes all the time has some by now that
+    no look at it has found.
+    """
     found: dict[str, int] = {}
     for name in procfs.names(procfs.PROC) if wanted else ():
         if len(found) == len(wanted):
@@ -111,8 +116,9 @@ def holders_on_node(wanted: set[str], without: Container[int]) -> dict[str, int]
             targets = [procfs.link(f"{directory}/{number}") for number in procfs.names(directory)]
         except PermissionError:
             continue
-        for target in targets:
-            if target in wanted:
+        held = wanted.intersection(target for target in targets if target is not None)
+        if held and not descends(int(name), leader):
+            for target in held:
                 found.setdefault(target, int(name))
     return found
 

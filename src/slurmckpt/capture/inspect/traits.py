@@ -15,8 +15,12 @@ from slurmckpt.capture.processes import Process
 # kcmp(2): number (arch/x86/entry/syscalls/syscall_64.tbl, uapi/asm-generic/unistd.h) and what to compare.
 _SYS_KCMP = {"x86_64": 312, "aarch64": 272}
 _KCMP_VM, _KCMP_FILES, _KCMP_FS, _KCMP_SYSVSEM = 1, 2, 3, 6
-# exit_signal among the fields of /proc/PID/stat that follow the command (proc_pid_stat(5): the 38th of all).
+# flags and exit_signal among the fields of /proc/PID/stat that follow the command (proc_pid_stat(5): the 9th and the
+# 38th of all).
+_FLAGS = 9 - 3
 _EXIT_SIGNAL = 38 - 3
+# Linux include/linux/sched.h: set before a task gives up what it has.
+_PF_EXITING = 0x4
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -26,7 +30,8 @@ class Traits:
     that has threads, or had some, nobody can say it there. personality: as personality(2), where it is not ours.
     is_vforked: it shares its parent's memory, as it has not executed its program yet (vfork(2)). end_signal: what its
     parent gets at its end, where that is not SIGCHLD. own_files, own_directory: whether a thread has, apart from the
-    others (unshare(2)): open files; a working directory, root and umask.
+    others (unshare(2)): open files; a working directory, root and umask. lost_main: its first thread has ended, and
+    others run.
     """
 
     process: Process
@@ -36,6 +41,7 @@ class Traits:
     end_signal: int | None = None
     own_files: bool = False
     own_directory: bool = False
+    lost_main: bool = False
 
 
 def read_traits(init_pid: int, processes: Iterable[Process]) -> list[Traits]:
@@ -52,7 +58,7 @@ def read_traits(init_pid: int, processes: Iterable[Process]) -> list[Traits]:
             other,
             _is_vforked(process),
             _end_signal(process.pid),
-            *_apart(process.pid),
+            *_threads(process.pid),
         )
         if one != Traits(process, False, None):
             found.append(one)
@@ -64,17 +70,33 @@ def _is_vforked(process: Process) -> bool:
 
 
 def _end_signal(pid: int) -> int | None:
-    fields = (procfs.read_record(f"{procfs.PROC}/{pid}/stat") or b"").rpartition(b") ")[2].split()
+    fields = _stat(f"{procfs.PROC}/{pid}")
     number = int(fields[_EXIT_SIGNAL]) if len(fields) > _EXIT_SIGNAL else signal.SIGCHLD
     # -1: one that is gone but for its entry.
     return None if number in (signal.SIGCHLD, -1) else number
 
 
-def _apart(pid: int) -> tuple[bool, bool]:
-    """own_files and own_directory."""
+def _threads(pid: int) -> tuple[bool, bool, bool]:
+    """own_files, own_directory and lost_main."""
     others = [int(name) for name in procfs.names(f"{procfs.PROC}/{pid}/task") if int(name) != pid]
-    files, directory = (any(_compare(pid, tid, what) > 0 for tid in others) for what in (_KCMP_FILES, _KCMP_FS))
-    return files, directory
+    files, directory = (any(_differ(pid, tid, what) for tid in others) for what in (_KCMP_FILES, _KCMP_FS))
+    lost_main = bool(others) and _is_ending(pid, pid) and any(not _is_ending(pid, tid) for tid in others)
+    return files, directory, lost_main
+
+
+def _differ(pid: int, tid: int, what: int) -> bool:
+    """Whether a thread has this apart from its process. One that just ends has nothing any more, which is no sign."""
+    return _compare(pid, tid, what) > 0 and not any(_is_ending(pid, one) for one in (pid, tid))
+
+
+def _is_ending(pid: int, tid: int) -> bool:
+    fields = _stat(f"{procfs.PROC}/{pid}/task/{tid}")
+    return len(fields) <= _FLAGS or bool(int(fields[_FLAGS]) & _PF_EXITING)
+
+
+def _stat(directory: str) -> list[bytes]:
+    """What follows the command in /proc/PID/stat; nothing of a task that has gone."""
+    return (procfs.read_record(f"{directory}/stat") or b"").rpartition(b") ")[2].split()
 
 
 def _has_undo(pid: int, init_pid: int) -> bool:

@@ -30,6 +30,12 @@ def judge(seen: Inspection) -> Iterator[Reason]:
                 " would not give back",
                 "let it execute a program of its own, or end it before a checkpoint",
             )
+        if one.lost_main:
+            yield Reason(
+                one.process,
+                "has threads that run on after its first thread has ended (pthread_exit), which cannot be captured",
+                "let the first thread wait for the others",
+            )
         if one.own_files:
             yield Reason(
                 one.process,
