@@ -37,8 +37,10 @@ static void *drain(void *argument) {
   for (;;) {
     struct kernel *kernel = stream->first;
     if (kernel == NULL || stream->capturing) {
+      /* Said once: idle streams must not wake each other for ever. */
+      if (stream->busy)
+        pthread_cond_broadcast(&changed);
       stream->busy = false;
-      pthread_cond_broadcast(&changed);
       pthread_cond_wait(&changed, &mutex);
       continue;
     }
