@@ -36,8 +36,9 @@ struct plugin {
   int *mask;     /* NCCL's own */
 };
 
-/* Handles of events that the user's plugin has no handle for. As parents they tell what was captured into a graph. */
-static char own_event, own_captured;
+/* Handles of events that the user's plugin has no handle for: of groups, and of sends and receives. As parents the latter tell what was
+ * captured into a graph. */
+static char own_group, own_event, own_captured;
 
 static struct {
   pthread_once_t once;
@@ -129,11 +130,13 @@ static nccl_result finalize(struct plugin *plugin, void *context) {
   return NCCL_SUCCESS;
 }
 
+static bool is_ours(const void *handle) { return handle == &own_group || handle == &own_event || handle == &own_captured; }
+
 /* What the user's plugin is told; returns its handle. */
 static void *forward(struct plugin *plugin, const struct context *context, struct nccl_event *event) {
   void *handle = NULL, *parent = event->parent;
   if (context->has_next && chain_wants((unsigned)plugin->merged, event->type)) {
-    if (parent == &own_event || parent == &own_captured)
+    if (is_ours(parent))
       event->parent = NULL;
     if (plugin->next->start_event(context->next, &handle, event) != NCCL_SUCCESS)
       handle = NULL;
@@ -196,7 +199,9 @@ static nccl_result start_event(struct plugin *plugin, void *context, void **hand
   }
   if (thread.is_open && *handle != NULL && *handle == thread.handle)
     thread.same++;
-  if (*handle == NULL && (event->type == NCCL_EVENT_GROUP_API || event->type == NCCL_EVENT_P2P_API))
+  if (*handle == NULL && event->type == NCCL_EVENT_GROUP_API)
+    *handle = &own_group;
+  else if (*handle == NULL && event->type == NCCL_EVENT_P2P_API)
     *handle = is_captured ? &own_captured : &own_event;
   if (event->type == NCCL_EVENT_GROUP_API) {
     thread.is_open = true;
@@ -208,9 +213,7 @@ out:
   return NCCL_SUCCESS;
 }
 
-static bool is_ours(const void *handle) { return handle == &own_event || handle == &own_captured; }
-
-/* Our own handles are those of the group and of each send and receive in it. */
+/* Of a group only once it is launched: until then its thread is inside, whatever of it has been stopped already. */
 static nccl_result stop_event(struct plugin *plugin, void *handle) {
   bool is_group = thread.is_open && handle == thread.handle && thread.same == 0;
   if (thread.is_open && handle == thread.handle && thread.same > 0)

@@ -13,6 +13,7 @@ from slurmckpt.capture.gate.region import Region
 from tests.unit.gate.test_processes import gated
 
 GROUP_API = 1 << 8
+P2P_API = 1 << 10
 
 INIT = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -80,6 +81,30 @@ assert time.monotonic() - began > 0.5
 assert os.waitpid(pid, 0)[1] == 0
 (member,) = region.snapshot().members
 assert (member.pid, member.is_inside) == (os.getpid(), False)
+"""
+    plugin = built / "libnccl-profiler-slurmckpt.so"
+    Region.create(tmp_path / "gate", -1, -1).close()
+    assert in_child(plugin, gated(built, tmp_path / "gate"), body) == 0
+
+
+def test_a_thread_is_inside_until_its_group_is_launched(built: Path, tmp_path: Path) -> None:
+    """Not only until the first send of the group is called: NCCL stops the event of that one right away."""
+    body = """
+from slurmckpt.capture.gate.region import Region
+region = Region.open(Path(os.environ["SLURM_CKPT_GATE"]))
+group, send = ctypes.c_void_p(), ctypes.c_void_p()
+name = ctypes.c_char_p(b"Send")
+def inside():
+    (member,) = region.snapshot().members
+    return member.is_inside
+assert plugin.start(context, ctypes.byref(group), (ctypes.c_uint64 * 64)(GROUP_API)) == 0
+for number in (1, 2):
+    event = (ctypes.c_uint64 * 64)(P2P_API, group.value, 0, ctypes.cast(name, ctypes.c_void_p).value, 1)
+    assert plugin.start(context, ctypes.byref(send), event) == 0
+    assert send.value != group.value and plugin.stop(send) == 0
+    assert inside(), number
+assert plugin.stop(group) == 0
+assert not inside()
 """
     plugin = built / "libnccl-profiler-slurmckpt.so"
     Region.create(tmp_path / "gate", -1, -1).close()
