@@ -206,3 +206,26 @@ def test_a_program_of_many_gigabytes(cluster: Cluster, directory: Path) -> None:
     (directory / "go").touch()
     assert job.wait_end() == "COMPLETED", job.output()
     assert job.output().splitlines() == ["filled", *(f"round {turn}" for turn in range(40)), "exact"]
+
+
+ODD_NAMES = [b"gone (deleted)", b"a\nb", b"a\\012b (deleted)", b"\xff\xfe", b"tab\t \\ \"'", b"n" * 255]
+ODD_USES = {
+    "written": b"before\nafter\n",
+    "read": b"before\n",
+    "shared": b"before\n",
+    "private": b"before\n",
+    "deleted": b"before\n",
+}
+
+
+def test_files_of_odd_names(cluster: Cluster, directory: Path) -> None:
+    """As the kernel shows those that are deleted, with newlines, no UTF-8, as long as can be; here and in /tmp."""
+    job = cluster.submit("python3 oddnames.py", ON_REQUEST, directory=directory, held=True)
+    job.wait_output("^ready$")
+    seq = job.checkpoint()
+    move(job, job.node())
+    assert restored_from(job) == seq
+    assert finish(job) == "COMPLETED", job.output()
+    expected = [f"{name!r} {use} {value!r}" for name in ODD_NAMES for _ in range(2) for use, value in ODD_USES.items()]
+    expected += [f"{b'program (deleted)'!r} executed None", f"{b'work'!r} directory []"]
+    assert job.output().splitlines() == ["ready", *expected]

@@ -158,7 +158,7 @@ def scan(
         used_files=used_files(seen.descriptors, seen.mappings, seen.mounts),
         socket_directories=seen.socket_directories,
         has_timerfds=any(one.kind == "timerfd" for one in seen.descriptors.anonymous),
-        nameless_shm=any(_is_nameless(path) for path in _shown_paths(seen)),
+        nameless_shm=any(path.startswith("/dev/shm/") for path in _lost_paths(seen)),
         gpus=devices.gpu_users(seen),
         failed_sockets=[_key(one.holder) for one in seen.other_sockets if one.has_failed],
         message_sockets=[
@@ -175,11 +175,8 @@ def _key(holder: Holder) -> str:
     return f"{holder.process.ns_pid}/{holder.descriptor}"
 
 
-def _shown_paths(seen: Inspection) -> Iterator[str]:
-    yield from (one.path for one in seen.descriptors.files)
+def _lost_paths(seen: Inspection) -> Iterator[str]:
+    """The names of files that are open or mapped and that nothing has any more."""
+    yield from (one.path for one in seen.descriptors.files if one.deleted)
     for mappings in seen.mappings:
-        yield from (one.name for one in mappings.special)
-
-
-def _is_nameless(path: str) -> bool:
-    return path.startswith("/dev/shm/") and path.endswith(" (deleted)")
+        yield from (one.path for one in mappings.special if one.is_deleted)

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from slurmckpt.capture import procfs
+from slurmckpt.capture.inspect.paths import has_lost_its_name
 from slurmckpt.capture.processes import Process
 from slurmckpt.errors import Refused
 
@@ -97,7 +98,8 @@ def _add(
     except FileNotFoundError:
         return
     # Deleted: CRIU made it anew from the image, or found it by another name. Its owner could open it by that.
-    nameless = not status.st_nlink or (path.endswith(" (deleted)") and status.st_uid == process.uid)
+    lost = status.st_uid == process.uid and has_lost_its_name(path, status, f"{procfs.PROC}/{process.pid}/root")
+    nameless = not status.st_nlink or lost
     if stat.S_ISSOCK(status.st_mode) or nameless or (status.st_dev, status.st_ino) in given:
         return
     owner = -1 if path.startswith(_KERNEL) else status.st_uid

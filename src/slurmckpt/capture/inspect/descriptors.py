@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from slurmckpt.capture import procfs
+from slurmckpt.capture.inspect.paths import DELETED, has_lost_its_name
 from slurmckpt.capture.processes import Process
 
 # The first lines of /proc/PID/fdinfo/N (proc_pid_fdinfo(5)), in the order of seq_show() in Linux fs/proc/fd.c.
@@ -52,7 +53,8 @@ class FileDescriptor:
     path: as seen inside the pod; not absolute when it cannot be reached from there, empty when longer than a page.
     flags: those of open(2). mount: the mount's id. position: the offset in bytes. terminal: the number of the terminal
     that this is the master of, -1 for anything else. leased: its process is to be asked before anybody else opens the
-    file (F_SETLEASE with F_WRLCK, fcntl(2)).
+    file (F_SETLEASE with F_WRLCK, fcntl(2)). deleted: its name is gone, and the path has the kernel's word for that at
+    its end.
     """
 
     holder: Holder
@@ -63,11 +65,17 @@ class FileDescriptor:
     position: int
     terminal: int = -1
     leased: bool = False
+    deleted: bool = False
 
     @property
     def key(self) -> str:
         """How CRIU names it when it is declared external: dump_one_reg_file() in CRIU's files-reg.c."""
         return f"file[{self.mount:x}:{self.status.st_ino:x}]"
+
+    @property
+    def last_path(self) -> str:
+        """The path that it has or, where its name is gone, had."""
+        return self.path.removesuffix(DELETED) if self.deleted else self.path
 
     @property
     def device(self) -> str:
@@ -91,12 +99,7 @@ class FileDescriptor:
     @property
     def is_written(self) -> bool:
         """Whether it is a regular file open for writing that has a path; CRIU keeps the content of one without."""
-        return (
-            stat.S_ISREG(self.status.st_mode)
-            and self.may_write
-            and self.status.st_nlink > 0
-            and not self.path.endswith(" (deleted)")
-        )
+        return stat.S_ISREG(self.status.st_mode) and self.may_write and self.status.st_nlink > 0 and not self.deleted
 
     @property
     def writing(self) -> Writing:
@@ -304,4 +307,5 @@ def _look_at_file(table: _Table, holder: Holder, name: str, target: str, found: 
     if stat.S_ISCHR(status.st_mode) and (index := _TERMINAL.search(information)):
         terminal = int(index[1])
     leased = b"\nlock:" in information and _WRITE_LEASE.search(information) is not None
-    found.files.append(FileDescriptor(holder, target, status, flags, mount, position, terminal, leased))
+    deleted = has_lost_its_name(target, status, f"{procfs.PROC}/{table.process.pid}/root")
+    found.files.append(FileDescriptor(holder, target, status, flags, mount, position, terminal, leased, deleted))

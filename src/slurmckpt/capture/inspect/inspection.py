@@ -39,7 +39,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Place:
-    """The working directory and the root of a process, by their paths in the pod."""
+    """The working directory and the root of a process, by their paths in the pod; empty for one of more than a page."""
 
     process: Process
     paths: list[str]
@@ -56,10 +56,10 @@ class Inspection:
     sockets. exposed_names: unix sockets by inode, bound in directories that not only root may change.
     socket_directories: the user's own in which some are bound and can be made again. tracers: who traces a process, by
     the process's pid. open_limit: how many descriptors a process may have in a restore on this node. mounts_inside: the
-    ids of the mounts that the job itself has made. places: of those processes whose directory may lie on one. watches:
-    of inotify and fanotify. traits: of processes that have any. queues: names of POSIX message queues. notes: what
-    could not be looked at. tcp_to_stepd: the inodes of connections with slurmstepd. small_files: processes that may
-    not write a file as large as CRIU's log, where root may not lift that, with how large one they may write.
+    ids of the mounts that the job itself has made. places: where the processes work. watches: of inotify and fanotify.
+    traits: of processes that have any. queues: names of POSIX message queues. notes: what could not be looked at.
+    tcp_to_stepd: the inodes of connections with slurmstepd. small_files: processes that may not write a file as large
+    as CRIU's log, where root may not lift that, with how large one they may write.
     """
 
     init_pid: int
@@ -151,7 +151,7 @@ def inspect(
         mappings=read_mappings(processes),
         open_limit=_open_limit(),
         mounts_inside=inside,
-        places=_places(processes) if inside else [],
+        places=_places(processes),
         watches=watches(init_pid, descriptors.anonymous, mounts),
         pidfds=list(pidfds(descriptors.anonymous, {process.pid for process in processes}, leader_pid)),
         tcp_to_stepd=tcp_to_stepd(init_pid, network),
@@ -167,7 +167,7 @@ def _places(processes: list[Process]) -> list[Place]:
     found: list[Place] = []
     for process in processes:
         links = [procfs.link(f"{procfs.PROC}/{process.pid}/{name}") for name in ("cwd", "root")]
-        found.append(Place(process, [link for link in links if link]))
+        found.append(Place(process, [link for link in links if link is not None]))
     return found
 
 

@@ -7,16 +7,16 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slurmckpt.capture import procfs
+from slurmckpt.capture.inspect.paths import DELETED, LONGEST, has_lost_its_name
 from slurmckpt.capture.processes import Process
 
 # vm.max_map_count is 65530 by default, and a line has about 100 bytes.
 MAPS_BYTES = 16 << 20
 # addresses perms offset major:minor inode name, one mapping a line; newlines in names come as \012.
 _MAPPED = re.compile(rb"(\S{4}) [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+) +(\S.*)", re.DOTALL)
-_DELETED = " (deleted)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,27 +24,22 @@ class Mapping:
     """A mapping that has a name, wherever it is; the same object for all that look the same but for their addresses.
 
     permissions: as `r-xp`. device: `MAJOR:MINOR` in decimal, as mountinfo has it. name: a path, or the kernel's word
-    for what has none, as maps shows it. is_file: whether it may be a file of a file system, as opposed to an object of
-    the kernel's own. is_written: whether what is written goes to the file. is_plain: whether it is but a file that is
-    read, as nearly all are, or memory of the process's own.
+    for what has none, as maps shows it. path: the one that the file has or, where is_deleted, had. is_doubtful: whether
+    these two are a guess. is_file: whether it may be a file of a file system, as opposed to an object of the kernel's
+    own. is_written: whether what is written goes to the file. is_plain: whether it is but a file that is read, with a
+    path of no more than LONGEST bytes, as nearly all are, or memory of the process's own.
     """
 
     permissions: str
     device: str
     inode: int
     name: str
+    path: str
+    is_deleted: bool
+    is_doubtful: bool
     is_file: bool
     is_written: bool
     is_plain: bool
-
-    @property
-    def path(self) -> str:
-        """The path that the file had; not always the right one, as maps does not tell `\\012` from a newline."""
-        return self.name.removesuffix(_DELETED).replace("\\012", "\n")
-
-    @property
-    def is_deleted(self) -> bool:
-        return self.name.endswith(_DELETED)
 
     @property
     def is_executable(self) -> bool:
@@ -55,9 +50,9 @@ class Mapping:
 class Mappings:
     """What one process has mapped.
 
-    named: all mappings that have a name. addresses: of each of them, its name in map_files. files, devices: path, as
-    seen inside the pod, and status of the regular files that are mapped shared and writable, and of the character
-    devices. deleted: the same of regular files that have lost the name that they were mapped by.
+    named: all mappings that have a name. addresses: of each of them, its name in map_files. files: path, as
+    seen inside the pod, and status of the regular files that are mapped shared and writable and have that name.
+    devices: of the character devices. deleted: of regular files that have lost the name that they were mapped by.
     """
 
     process: Process
@@ -80,7 +75,12 @@ def read_mappings(processes: Iterable[Process]) -> list[Mappings]:
     for process in processes:
         text = procfs.read(f"{procfs.PROC}/{process.pid}/maps", MAPS_BYTES) or b""
         lines = [line.partition(b" ") for line in text.split(b"\n")]
-        named = [(one, addresses) for addresses, _, what in lines if (one := known[what]) is not None]
+        named: list[tuple[Mapping, bytes]] = []
+        for addresses, _, what in lines:
+            if (one := known[what]) is not None:
+                if one.is_doubtful:
+                    one = known[what] = _resolved(one, process, addresses)
+                named.append((one, addresses))
         mappings = Mappings(process, [one for one, _ in named], [addresses for _, addresses in named])
         _look_closer(mappings)
         found.append(mappings)
@@ -96,23 +96,50 @@ class _Known(dict[bytes, Mapping | None]):
 
 
 def parse_mapping(text: bytes) -> Mapping | None:
-    """A line of maps without its addresses; None for a mapping without a name."""
+    """A line of maps without its addresses; None for a mapping without a name.
+
+    Newlines of a path are written as `\\012` there, and nothing else is escaped, backslashes neither.
+    """
     match = _MAPPED.fullmatch(text)
     if match is None:
         return None
     permissions, inode, name = match[1].decode("ascii", errors="replace"), int(match[4]), os.fsdecode(match[5])
     is_file = inode > 0 and name.startswith("/")
     is_written = permissions[1] == "w" and permissions[3] == "s"
-    unchanged = is_file and not is_written and not name.endswith(_DELETED) and not name.startswith("/dev/")
+    is_deleted = is_file and name.endswith(DELETED)
     return Mapping(
         permissions=permissions,
         # hexadecimal in maps
         device=f"{int(match[2], 16)}:{int(match[3], 16)}",
         inode=inode,
         name=name,
+        path=(name.removesuffix(DELETED) if is_deleted else name).replace("\\012", "\n"),
+        is_deleted=is_deleted,
+        is_doubtful=is_deleted or (is_file and "\\012" in name),
         is_file=is_file,
         is_written=is_written,
-        is_plain=unchanged or name.startswith("["),
+        is_plain=_is_plain(name, is_file, is_written, is_deleted),
+    )
+
+
+def _is_plain(name: str, is_file: bool, is_written: bool, is_deleted: bool) -> bool:
+    unchanged = is_file and not is_written and not is_deleted and not name.startswith("/dev/")
+    return (unchanged and len(os.fsencode(name)) <= LONGEST) or name.startswith("[")
+
+
+def _resolved(one: Mapping, process: Process, addresses: bytes) -> Mapping:
+    """Its path as the link to the file itself shows it; as it is when that has gone."""
+    found = _mapped(process, os.fsdecode(addresses))
+    if found is None:
+        return one
+    path, status = found
+    is_deleted = has_lost_its_name(path, status, f"{procfs.PROC}/{process.pid}/root")
+    return replace(
+        one,
+        path=path.removesuffix(DELETED) if is_deleted else path,
+        is_deleted=is_deleted,
+        is_doubtful=False,
+        is_plain=_is_plain(one.name, one.is_file, one.is_written, is_deleted),
     )
 
 
@@ -127,10 +154,10 @@ def _look_closer(mappings: Mappings) -> None:
         if stat.S_ISCHR(found[1].st_mode):
             mappings.devices.append(found)
         elif stat.S_ISREG(found[1].st_mode):
-            if one.is_written:
-                mappings.files.append(found)
             if one.is_deleted:
-                mappings.deleted.append(found)
+                mappings.deleted.append((one.path, found[1]))
+            elif one.is_written:
+                mappings.files.append(found)
 
 
 def _mapped(process: Process, addresses: str) -> tuple[str, os.stat_result] | None:

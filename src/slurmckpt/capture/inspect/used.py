@@ -12,7 +12,6 @@ from slurmckpt.capture.inspect.descriptors import Descriptors
 from slurmckpt.capture.inspect.mappings import Mappings
 from slurmckpt.capture.inspect.mounts import Mount
 
-_DELETED = " (deleted)"
 # A holder may end before its link is followed; the next one may do then.
 _LINKS = 3
 
@@ -79,4 +78,4 @@ def _read(descriptors: Descriptors) -> Iterator[UsedFile]:
     for one in descriptors.files:
         if stat.S_ISREG(one.status.st_mode) and not one.may_write:
             root = f"{procfs.PROC}/{one.holder.process.pid}/root"
-            yield UsedFile(one.path.removesuffix(_DELETED), one.device, one.status.st_ino, root, links=[one.link])
+            yield UsedFile(one.last_path, one.device, one.status.st_ino, root, links=[one.link])

@@ -61,7 +61,7 @@ def _all(seen: Inspection) -> Iterator[OpenFile]:
             yield _open_file(one.path, one.status, one.flags, one.holder, one.writing)
     for mappings in seen.mappings:
         for path, status in mappings.files:
-            if status.st_nlink and not path.endswith(" (deleted)"):
+            if status.st_nlink:
                 yield _open_file(path, status, os.O_RDWR, Holder(mappings.process, -1), Writing.ANYWHERE)
 
 
