@@ -146,3 +146,28 @@ ready()
     found = look(pod)
     whole = "whose path has more than 4094 bytes, which cannot be captured: use shorter paths"
     assert [what in text and whole in text for text in found.refusals] == ([True] if size > 4094 else [])
+
+
+def test_names_of_unix_sockets(make_pod: MakePod, tmp_path: Path) -> None:
+    """CRIU takes the end of one for the kernel's word. A relative name may begin as an abstract one is shown."""
+    pod = make_pod(
+        f"""
+os.chdir({str(tmp_path)!r})
+def bound(kind, name):
+    keep.append(socket.socket(socket.AF_UNIX, kind))
+    keep[-1].bind(name)
+keep = []
+os.chown(".", 1000, 1000)
+bound(socket.SOCK_STREAM, os.path.abspath("s (deleted)"))
+bound(socket.SOCK_STREAM, "\\0abstract (deleted)")
+bound(socket.SOCK_DGRAM, "\\0@")
+bound(socket.SOCK_DGRAM, "@relative")
+ready()
+"""
+    )
+    assert sorted(text.partition(") has ")[2] for text in look(pod).refusals) == [
+        "a unix datagram socket at ./@relative, in a directory that its user may change: bind it in /tmp or /dev/shm"
+        " itself, or in a directory right below them, or use an abstract name",
+        f"a unix socket at {tmp_path}/s (deleted), which a capture would take for a name that is gone: give it a name"
+        " that does not end like that",
+    ]

@@ -47,9 +47,9 @@ class UnixSocket:
 
     peer: inode of the socket at the other end, 0 when it waits to be accepted, None when there is none.
 
-    type: socket.SOCK_STREAM and so on. name: an abstract name begins with `@`, as ss shows it. waiting: of a
-    listening socket, the inodes of those that connected to it and wait to be accepted. backlog: of a listening socket,
-    that of listen(2); else None.
+    type: socket.SOCK_STREAM and so on. name: an abstract name begins with `@`, as ss shows it, and no other one does.
+    waiting: of a listening socket, the inodes of those that connected to it and wait to be accepted. backlog: of a
+    listening socket, that of listen(2); else None.
     """
 
     inode: int
@@ -102,7 +102,8 @@ def parse_socket(body: bytes) -> UnixSocket | None:
 def _name(raw: bytes) -> str:
     if raw.startswith(b"\0"):
         return "@" + os.fsdecode(raw[1:])
-    return os.fsdecode(raw.rstrip(b"\0"))
+    path = os.fsdecode(raw.rstrip(b"\0"))
+    return f"./{path}" if path.startswith("@") else path
 
 
 def _byte_order() -> Literal["little", "big"]:

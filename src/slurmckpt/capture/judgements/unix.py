@@ -1,4 +1,4 @@
-"""Unix sockets: peers outside the pod, and names that CRIU, as root, would have to make again."""
+"""Unix sockets: peers outside the pod, and names that CRIU, as root, would have to make again, or misreads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 
 from slurmckpt.capture.inspect.inspection import Inspection
+from slurmckpt.capture.inspect.paths import DELETED
 from slurmckpt.capture.inspect.peers import OuterPeer
 from slurmckpt.capture.judgements import shown
 from slurmckpt.capture.refusals import Reason
@@ -24,7 +25,7 @@ _SERVICES = (
 
 
 def judge(seen: Inspection) -> Iterator[Reason]:
-    """Connections to outside, then datagram sockets bound where their user may put a link in their place.
+    """Connections to outside, datagram sockets bound where their user may put a link in their place, odd names.
 
     At a restore CRIU makes a socket anew at its path and changes its owner there, by name. In a directory that the
     user may change, a link could stand in the place of either by then. What listens there is made anew by the user
@@ -47,6 +48,15 @@ def judge(seen: Inspection) -> Iterator[Reason]:
             f"has a unix datagram socket at {shown(name)}, in a directory that its user may change",
             "bind it in /tmp or /dev/shm itself, or in a directory right below them, or use an abstract name",
         )
+    for inode, holder in sockets.items():
+        one = seen.network.unix.get(inode)
+        # strip_deleted() in CRIU's util.c: it would remove the name at a restore.
+        if one is not None and one.name.endswith(DELETED) and not one.name.startswith("@"):
+            yield Reason(
+                holder.process,
+                f"has a unix socket at {shown(one.name)}, which a capture would take for a name that is gone",
+                "give it a name that does not end like that",
+            )
 
 
 def _way_out(peer: OuterPeer) -> str:
