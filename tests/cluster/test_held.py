@@ -141,7 +141,8 @@ def test_what_only_criu_finds_out_is_told_with_its_log(cluster: Cluster, directo
         job.wait_output("^held$")
         done = cluster.run("slurmckpt", "checkpoint", str(job.number), check=False)
         found = re.search(
-            r"the deleted file /home/alice/\S+/ghost of \d+ bytes is still open.*\(CRIU's log: (.*)\)", done.stderr
+            r"process \d+ \(python3\) has the deleted file /home/alice/\S+/ghost of \d+ bytes open: .*\(CRIU's log: (.*)\)",
+            done.stderr,
         )
         assert found, done.stderr
         log = cluster.run("cat", found[1]).stdout

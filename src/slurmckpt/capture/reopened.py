@@ -79,7 +79,8 @@ def check(objects: Iterable[Reopened], root: int, uid: int) -> None:
     for each in objects:
         if not _may_have(each, root, uid):
             where = f"{each.what} would lead to {each.path}"
-            raise Refused(f"{each.process}: {where}, which its user may not open like that")
+            way_out = "give its user the right to, as far as it is the user's own"
+            raise Refused(f"{each.process}: {where}, which its user may not open like that: {way_out}")
 
 
 def _add(

@@ -59,7 +59,9 @@ def choose(steps: Sequence[Step], script: Script | None) -> Choice:
     others = [step for step in steps if step.name != "batch" and step.running]
     if batch is None:
         if others:
-            raise Skipped("the steps of this job were not started by a batch script that runs here")
+            raise Skipped(
+                "the steps of this job were not started by a batch script that runs here: start them in one (sbatch)"
+            )
         raise Ended("no task of this job runs in a pod")
     if script is None:
         return Choice([batch])
@@ -89,7 +91,7 @@ def without_script(steps: Sequence[Step], reason: str) -> Choice:
     if len({step.argv_digest for step in free}) < len(free):
         raise Skipped(
             f"the batch script cannot be captured ({reason}), and several of its steps run the same command at once"
-            " and could be taken for each other at a restore"
+            " and could be taken for each other at a restore: give them different arguments"
         )
     if not free:
         bound = f", and the script handles output or input of step {started[0].name}" if started else ""

@@ -280,7 +280,10 @@ class Cut:
                 raise Unsettled(participant.scan.moments[0])
             check_owners(participant.scan, participant.pod.uid)
             if participant.scan.gpus:
-                raise Skipped(f"{participant.scan.gpus[0]} has a GPU device open or mapped that did not go")
+                raise Skipped(
+                    f"{participant.scan.gpus[0]} has a GPU device open or mapped that did not go with its CUDA state:"
+                    " close what else uses the GPU (graphics, a monitor) before a checkpoint"
+                )
             await asyncio.to_thread(_note_the_rest, participant, participant.scan)
         if apart := between.connected((each.step.name, each.scan) for each in self.participants if each.scan):
             raise Unsettled(apart)
@@ -321,7 +324,9 @@ class Cut:
             else:
                 drained = DrainResult(True)  # tasks that write to files alone have nothing on its way
             if not drained.ok:
-                raise Skipped(f"output on its way did not settle: {drained.reason}")
+                raise Skipped(
+                    f"output on its way did not settle ({drained.reason}): a later checkpoint will do when it is read"
+                )
             for each in self.participants[1:]:
                 launch = each.step.launch
                 if launch is not None and launch.is_fed:
@@ -357,5 +362,8 @@ def _common(pipes: Sequence[int], step: Step) -> bytes:
     """What every task of the step still finds in its standard input. Raises Skipped when they differ."""
     found = script_inputs.common_content(pipes)
     if found is None:
-        raise Skipped(f"the tasks of step {step.name} have read different amounts of their common standard input")
+        raise Skipped(
+            f"the tasks of step {step.name} have read different amounts of their common standard input: let one of them"
+            " have it (srun --input=TASK), or let them read a file"
+        )
     return found

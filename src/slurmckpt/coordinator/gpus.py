@@ -226,4 +226,7 @@ def _check_memory(users: Users) -> None:
 def _check_devices_gone(users: Users) -> None:
     for pid, process in users.processes.items():
         if find.holds_device(pid):
-            raise Skipped(f"{process} has a GPU device open although the driver has saved its state")
+            raise Skipped(
+                f"{process} has a GPU device open although the driver has saved its state: close what else uses the GPU"
+                " (graphics, a monitor) before a checkpoint"
+            )

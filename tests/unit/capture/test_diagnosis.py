@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,22 +51,28 @@ DUMP = [
         "External socket is used. Consider using --ext-unix-sk option.",
         "a process is connected by a unix socket to one outside the pod: close the connection before a checkpoint",
     ),
-    ("In-flight connection (l) for 1f2e", "a connection was just being made: the next checkpoint will do"),
+    (
+        "In-flight connection (l) for 1f2e",
+        "a process was just making a connection, or being connected with: the next checkpoint will do",
+    ),
     (
         "Unsupported proto 262 for socket 1f2e",
         "a process has a multipath TCP socket open: for a Go program set GODEBUG=multipathtcp=0",
     ),
     (
         "Can't dump ghost file /tmp/a b of 2147483648 size, increase limit",
-        "the deleted file /tmp/a b of 2147483648 bytes is still open: delete it later, or raise capture.ghost_limit",
+        "a process has the deleted file /tmp/a b of 2147483648 bytes open: delete it later, or raise"
+        " capture.ghost_limit",
     ),
     (
         "Can't link remap to /data/x: File exists",
-        "a link of an earlier checkpoint is in the way of the file /data/x: remove the stale link_remap.* beside it",
+        "a process uses /data/x, which was deleted, and a link of an earlier checkpoint is in its way: remove the stale"
+        " link_remap.* beside it",
     ),
     (
         "Can't create link remap for /data/x. Use --link-remap option.",
-        "the file /data/x has been deleted or replaced while it is open, and cannot be kept: do not replace open files",
+        "a process uses /data/x, a file or directory that was deleted or replaced since and cannot be kept: close it,"
+        " leave the directory, or do not delete what is in use",
     ),
     (
         "Can't dump nested mnt namespace for 120",
@@ -139,6 +147,21 @@ def test_dump(error: str, sentence: str) -> None:
 def test_restore(error: str, sentence: str) -> None:
     text = log(error, "107 exited, status=1", "Restoring FAILED.", pid="  107: ")
     assert explain_restore(text).removesuffix(" (process 107 needs it)") == sentence
+
+
+# Sentences of dumps that concern no process more than another.
+OF_THE_NODE = re.compile(
+    r"staging|for CRIU beside the job|^root may not|^this CRIU|^CRIU could not|^the tasks ended|^the dump took"
+    r"|^the checkpoint was started|^the network could|^the processes could not"
+)
+
+
+@pytest.mark.parametrize("sentence", [sentence for _, sentence in (*tables.DUMP, *tables.COMMON)])
+def test_a_refusal_names_the_process_and_the_way_out(sentence: str) -> None:
+    """And the thing, between the two."""
+    what, colon, remedy = sentence.rpartition(": ")
+    assert colon and remedy
+    assert "{who}" in what or OF_THE_NODE.search(sentence), sentence
 
 
 # From logs of CRIU 4.2.1 on Linux 6.18, each provoked by a program that holds the thing.

@@ -133,7 +133,11 @@ DEVICES = [
         "has the InfiniBand device {path} open, which cannot be captured:"
         " set NCCL_IB_DISABLE=1 (and UCX_TLS=tcp,self,sm for UCX) so that the ranks talk over TCP",
     ),
-    ("dri/renderD128", "has the GPU device {path} open: only GPUs of NVIDIA can be captured"),
+    (
+        "dri/renderD128",
+        "has the GPU device {path} open, and only those of NVIDIA can be captured: run it without this GPU, or close"
+        " the device before a checkpoint",
+    ),
     ("other0", "has the device {path} open, which cannot be captured: close it before a checkpoint"),
 ]
 
@@ -273,7 +277,7 @@ def test_limits(make_pod: MakePod) -> None:
     pod = make_pod("keep = [os.pipe() for _ in range(20)]\nready()")
     assert look(pod, descriptors=10).refusals == [
         f"process 2 {PYTHON} and the rest of the pod hold more than 10 descriptors:"
-        " the pod is too large to be looked at before a capture"
+        " end some, or close what is not in use: a larger pod cannot be looked at before a capture"
     ]
     assert look(pod, descriptors=100).refusals == []
 
@@ -339,8 +343,8 @@ ready()
     paths, pipes = sum(link.startswith("/") for link in links), [link for link in links if link.startswith("pipe:")]
     # A process: status, stat, fd, fdinfo, ns, maps, personality, limits; and what the pod as a whole has.
     assert calls["open"] <= 8 * 64 + paths + len(set(pipes)) + 30
-    # A process: its namespaces and its program.
-    assert calls["readlink"] <= len(links) + 11 * 64 + 30
+    # A process: its namespaces, its program, working directory and root.
+    assert calls["readlink"] <= len(links) + 13 * 64 + 30
     assert calls["stat"] <= paths + len(pipes) + 30
 
 

@@ -98,7 +98,7 @@ def test_an_srun_that_has_read_input_nobody_has_yet(source: int) -> None:
 def test_nobody_runs() -> None:
     with pytest.raises(Skipped, match=r"^no task of this job runs in a pod$"):
         choose([step("batch", runs=False)], script())
-    with pytest.raises(Skipped, match=r"^the steps of this job were not started by a batch script that runs here$"):
+    with pytest.raises(Skipped, match=r"by a batch script that runs here: start them in one \(sbatch\)$"):
         choose([step("batch", runs=False), step("0")], None)
 
 

@@ -314,7 +314,8 @@ def test_output_that_does_not_settle(stage: Stage, user_files: UserFiles) -> Non
     step = running("0")
     print_into_pipe(step)
     assert stage.skipped([step], user_files) == (
-        "output on its way did not settle: 3 bytes of output are still in a pipe (pipe:[7])"
+        "output on its way did not settle (3 bytes of output are still in a pipe (pipe:[7])): a later checkpoint will"
+        " do when it is read"
     )
 
 

@@ -248,7 +248,10 @@ def test_tasks_that_have_read_different_amounts(stage: Scripted, user_files: Use
     for number, (reading, writing) in enumerate(pipes):
         stage.steps[1].streams.inputs.append(os.open(f"/proc/self/fd/{reading}", os.O_PATH))
         os.write(writing, b"line\n" * number)
-    reason = "the tasks of step 0 have read different amounts of their common standard input"
+    reason = (
+        "the tasks of step 0 have read different amounts of their common standard input: let one of them have it (srun"
+        " --input=TASK), or let them read a file"
+    )
     assert stage.unsettled(user_files, Skipped) == reason
     stage.steps[1].streams.close()
     for ends in pipes:

@@ -111,7 +111,7 @@ DUMP = _table(
     ),
     (
         r"In-flight connection \(l\)|In-flight connection on non-listening|[Nn]on-empty write queue on an in-flight",
-        "a connection was just being made: the next checkpoint will do",
+        "{who} was just making a connection, or being connected with: the next checkpoint will do",
     ),
     (
         r"Unsupported proto 262 ",
@@ -139,15 +139,17 @@ DUMP = _table(
     ),
     (
         r"Can't dump ghost file (.*) of (\d+) size, increase limit",
-        "the deleted file {0} of {1} bytes is still open: delete it later, or raise capture.ghost_limit",
+        "{who} has the deleted file {0} of {1} bytes open: delete it later, or raise capture.ghost_limit",
     ),
     (
         r"Can't link remap to (.*): File exists",
-        "a link of an earlier checkpoint is in the way of the file {0}: remove the stale link_remap.* beside it",
+        "{who} uses {0}, which was deleted, and a link of an earlier checkpoint is in its way: remove the stale"
+        " link_remap.* beside it",
     ),
     (
         r"Can't link remap to (.*): |Can't create link remap for (.*)\. ",
-        "the file {0} has been deleted or replaced while it is open, and cannot be kept: do not replace open files",
+        "{who} uses {0}, a file or directory that was deleted or replaced since and cannot be kept: close it, leave the"
+        " directory, or do not delete what is in use",
     ),
     (
         r"Can't dump nested (\w+) namespace for (?P<pid>\d+)",
@@ -179,7 +181,7 @@ DUMP = _table(
     ),
     (
         r"zombie \d+ \(comm .*\) found while seizing|A root task is dead",
-        "the tasks ended while the checkpoint began",
+        "the tasks ended while the checkpoint began: the next one will do if the job goes on",
     ),
     (
         r"criu itself is within dumped tree",
@@ -195,7 +197,8 @@ DUMP = _table(
     ),
     (
         r"Unable to freeze cgroup",
-        "the processes could not be stopped in time: one of them waits for a device or a file system",
+        "the processes could not be stopped in time, as one of them waits for a device or a file system: a later"
+        " checkpoint will do when that answers",
     ),
     (
         r"seccomp",
@@ -204,7 +207,7 @@ DUMP = _table(
     ),
     (
         r"map_files.*(?:Permission denied|Operation not permitted)",
-        "the memory of a process may not be read: root needs CAP_CHECKPOINT_RESTORE, and the process must be dumpable",
+        "the memory of {who} may not be read: root needs CAP_CHECKPOINT_RESTORE, and the process must be dumpable",
     ),
     (
         r"has uprobes vma",

@@ -76,5 +76,8 @@ def _sentence(path: str, state: str) -> tuple[str, str]:
             "unmount it before a checkpoint, or mount it outside the job",
         )
     if path.startswith(_GPU_PREFIXES):
-        return f"has the GPU device {shown(path)} {state}", "only GPUs of NVIDIA can be captured"
+        return (
+            f"has the GPU device {shown(path)} {state}, and only those of NVIDIA can be captured",
+            "run it without this GPU, or close the device before a checkpoint",
+        )
     return f"has the device {shown(path)} {state}, which cannot be captured", CLOSE

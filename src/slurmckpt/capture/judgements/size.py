@@ -21,7 +21,11 @@ def judge(seen: Inspection) -> Iterator[Reason]:
         what = f"and the rest of the pod are more than {seen.limits.processes} processes"
     else:
         what = f"and the rest of the pod hold more than {seen.limits.descriptors} descriptors"
-    yield Reason(seen.processes[0], what, "the pod is too large to be looked at before a capture")
+    yield Reason(
+        seen.processes[0],
+        what,
+        "end some, or close what is not in use: a larger pod cannot be looked at before a capture",
+    )
 
 
 def _pipes(seen: Inspection) -> Iterator[Reason]:
