@@ -14,8 +14,9 @@ from slurmckpt.capture.inspect.descriptors import Writing, device_name
 from slurmckpt.capture.inspect.used import UsedFile
 from slurmckpt.capture.preflight import OpenFile, PodScan
 from slurmckpt.config import Files
-from slurmckpt.coordinator.files import putting_back, saving
-from slurmckpt.coordinator.files.putting_back import Place, Traces
+from slurmckpt.coordinator.files import saving
+from slurmckpt.coordinator.files.putting_back import Traces
+from slurmckpt.coordinator.files.returning import Place, bring_back
 from slurmckpt.coordinator.files.rules import Rules
 from slurmckpt.coordinator.files.saving import PodFiles, Saver
 from slurmckpt.filerules import FileRule
@@ -112,7 +113,7 @@ class Job:
             if (self.staging / saving.CONTENT).exists():
                 source = os.open(self.staging / saving.CONTENT, os.O_RDONLY)
             place = Place(root, source, ME[0], self.traces.files, self.traces.parents)
-            self.files.run_sync(putting_back.bring_back, self.saved.open_files, self.saved.absent, place)
+            self.files.run_sync(bring_back, self.saved.open_files, self.saved.absent, place)
         finally:
             os.close(root)
             if source >= 0:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmckpt.coordinator.files.putting_back import Place, bring_back
+from slurmckpt.coordinator.files.returning import Place, bring_back
 from slurmckpt.errors import Refused
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.manifest import OpenFile
