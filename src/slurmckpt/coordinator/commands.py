@@ -12,16 +12,17 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from slurmckpt.capture import procfs
 from slurmckpt.capture.processes import pid_on_node
 from slurmckpt.config import Hooks
-from slurmckpt.coordinator.choice import Skipped
+from slurmckpt.coordinator.choice import Ended, Skipped, Unsettled
 from slurmckpt.coordinator.journal import Journal
 from slurmckpt.coordinator.notices import PREFIX
+from slurmckpt.coordinator.participant import executes
 from slurmckpt.coordinator.pod import Pod
 from slurmckpt.coordinator.spec import Options
 from slurmckpt.coordinator.step import Step
@@ -39,6 +40,10 @@ _MAX_OUTPUT = 64 << 10
 _MAX_LINES = 100
 _END_SECONDS = 10.0
 
+# How long a checkpoint waits for a task that is just being started, as a capture does.
+_START_SECONDS = 10.0
+_LOOK_SECONDS = 0.05
+
 
 class Commands:
     """The hook commands of one job: those of the site, then its own."""
@@ -55,8 +60,13 @@ class Commands:
             "post-restore": _given(settings.post_restore, options.restored),
         }
 
-    async def around(self, steps: Iterable[Step], seq: int, capture: Callable[[], Awaitable[_T]]) -> _T:
-        """What `capture` gives, with the commands before and after it. Raises Skipped when one before it fails."""
+    async def around(self, steps: Collection[Step], seq: int, capture: Callable[[], Awaitable[_T]]) -> _T:
+        """What `capture` gives, with the commands before and after it. Raises Skipped when one before it fails.
+
+        steps: those of now, whenever it is looked at.
+        """
+        if self._commands["pre-checkpoint"]:
+            await _begun(steps)
         running, variables = list(steps), {"SLURM_CKPT_SEQ": str(seq)}
         result = "skipped"
         try:
@@ -152,6 +162,28 @@ def _home(steps: Iterable[Step]) -> Pod | None:
     running = [step for step in steps if step.pod is not None and step.running]
     chosen = next((step for step in running if step.name == "batch"), running[0] if running else None)
     return chosen.pod if chosen is not None else None
+
+
+async def _begun(steps: Iterable[Step]) -> None:
+    """Return when the task in whose place the commands run has begun its program.
+
+    A capture waits for one that is just being started, so it would be captured without them. Raises Ended, Unsettled.
+    """
+    clock = asyncio.get_running_loop().time
+    given_up = clock() + _START_SECONDS
+    while (pod := _home(steps)) is None or not await asyncio.to_thread(_runs_its_program, pod):
+        if clock() > given_up:
+            raise Ended("no task of this job runs in a pod") if pod is None else Unsettled("a task is just starting")
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _runs_its_program(pod: Pod) -> bool:
+    """Whether its first task does: up to its execve(2) it has the leader's environment."""
+    first = next((task for _, task in sorted(pod.tasks.items()) if task.status is None), None)
+    if first is None or not first.pid:
+        return False
+    task, leader = (pid_on_node(pod.init_pid, pid) for pid in (first.pid, pod.leader_pid))
+    return task is None or leader is None or not executes(task, Path(f"{procfs.PROC}/{leader}/exe"))
 
 
 def _surroundings(pod: Pod, variables: Mapping[str, str]) -> tuple[str, int]:

@@ -69,7 +69,7 @@ def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
         f"{process} is connected to Slurm by itself, and its step would not come back: start it in the batch script,"
         " outside of other steps; or a checkpoint after its end will do"
         for process in found.processes
-        if process.exe.rpartition("/")[2] == "srun" and _executes(process.pid, stand_in) is False
+        if process.exe.rpartition("/")[2] == "srun" and executes(process.pid, stand_in) is False
     )
     return found
 
@@ -85,12 +85,12 @@ def _starting(step: Step, pod: Pod, processes: Mapping[int, Process]) -> str:
         return f"not all tasks of step {step.name} have started yet"
     program = Path(f"/proc/{processes[pod.leader_pid].pid}/exe")
     for process in (processes[pid] for pid in running if pid in processes):
-        if _executes(process.pid, program):
+        if executes(process.pid, program):
             return f"{process} of step {step.name} has not begun its program yet"
     return ""
 
 
-def _executes(pid: int, program: Path) -> bool | None:
+def executes(pid: int, program: Path) -> bool | None:
     """Whether a process executes this file, whatever that is called where the process is; None when it is gone."""
     try:
         return os.path.samefile(f"/proc/{pid}/exe", program)

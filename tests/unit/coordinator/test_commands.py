@@ -11,7 +11,7 @@ import pytest
 
 from slurmckpt.config import Hooks
 from slurmckpt.coordinator import commands
-from slurmckpt.coordinator.choice import Skipped
+from slurmckpt.coordinator.choice import Ended, Skipped, Unsettled
 from slurmckpt.coordinator.commands import Commands
 from slurmckpt.coordinator.journal import Journal
 from slurmckpt.coordinator.pod import Pod, TaskState
@@ -128,6 +128,53 @@ def test_a_failure_afterwards_is_told_once(tmp_path: Path) -> None:
         stage.around(_nothing)
     told = "the post-checkpoint command 'kill -9 $$' was killed by signal 9 (Killed)"
     assert (stage.journal.events, stage.said) == ([told], [f"slurmckpt: {told}"])
+
+
+def test_they_wait_for_a_task_that_is_just_being_started(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Hooks(), Options(pre=note(tmp_path, "before")))
+    steps: list[Step] = []
+
+    async def scene() -> None:
+        assert stage.step.pod is not None
+        stage.step.pod.tasks[0].pid = 0
+        running = asyncio.create_task(stage.commands.around(steps, 7, _nothing))
+        await asyncio.sleep(0.1)
+        steps.append(stage.step)
+        await asyncio.sleep(0.1)
+        assert stage.log == []
+        stage.step.pod.tasks[0].pid = os.getpid()
+        await running
+
+    asyncio.run(scene())
+    assert stage.log == ["before"]
+
+
+def test_they_wait_until_it_executes_its_program(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Hooks(), Options(pre=note(tmp_path, "before")))
+
+    async def scene() -> None:
+        assert stage.step.pod is not None
+        stage.step.pod.leader_pid = os.getpid()
+        running = asyncio.create_task(stage.commands.around([stage.step], 7, _nothing))
+        await asyncio.sleep(0.2)
+        assert stage.log == []
+        stage.step.pod.leader_pid = 1
+        await running
+
+    asyncio.run(scene())
+    assert stage.log == ["before"]
+
+
+def test_where_no_task_begins_there_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "_START_SECONDS", 0.1)
+    stage = Stage(tmp_path, Hooks(), Options(pre=note(tmp_path, "before"), post=note(tmp_path, "after")))
+    with pytest.raises(Ended, match=r"^no task of this job runs in a pod$"):
+        asyncio.run(stage.commands.around([], 7, lambda: pytest.fail("nothing is captured")))
+    assert stage.step.pod is not None
+    stage.step.pod.tasks[0].pid = 0
+    with pytest.raises(Unsettled, match=r"^a task is just starting$"):
+        stage.around(lambda: pytest.fail("nothing is captured"))
+    assert stage.log == []
 
 
 def test_one_that_takes_too_long(tmp_path: Path) -> None:
