@@ -32,7 +32,7 @@ def show(record: Record, kept: set[int], live: dict[str, Any] | None) -> None:
     terminal.print("")
     over = bool(record.attempts) and record.attempts[-1].ended is not None
     if record.checkpoints:
-        _show_checkpoints(terminal, record.checkpoints, kept)
+        _show_checkpoints(terminal, record.checkpoints, record.kept(kept))
         if record.removed:
             terminal.print(f"the checkpoints were removed {escape(record.removed)}")
     else:
@@ -94,8 +94,9 @@ def began(attempt: Attempt) -> str:
     return "from the beginning"
 
 
-def _show_checkpoints(terminal: Console, notes: list[CheckpointNote], kept: set[int]) -> None:
-    shown = [note for note in notes[:-_CHECKPOINTS] if note.seq in kept] + notes[-_CHECKPOINTS:]
+def _show_checkpoints(terminal: Console, notes: list[CheckpointNote], kept: list[CheckpointNote]) -> None:
+    there = {id(note) for note in kept}
+    shown = [note for note in notes[:-_CHECKPOINTS] if id(note) in there] + notes[-_CHECKPOINTS:]
     found = table("checkpoint", "taken", "node", "steps", "size", "stored", "frozen", "kept")
     for note in shown:
         found.add_row(
@@ -106,7 +107,7 @@ def _show_checkpoints(terminal: Console, notes: list[CheckpointNote], kept: set[
             format_bytes(note.bytes),
             format_bytes(note.stored_bytes),
             format_seconds(note.freeze_seconds),
-            "yes" if note.seq in kept else "no",
+            "yes" if id(note) in there else "no",
         )
     terminal.print(found)
     if len(shown) < len(notes):

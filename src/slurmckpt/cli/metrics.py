@@ -91,7 +91,7 @@ def families(jobs: Sequence[Job]) -> list[Family]:
         record = job.record
         user = _labels(record)
         counts[_labels(record, state=job.state)] += 1
-        notes = [note for note in record.checkpoints if note.seq in job.kept]
+        notes = record.kept(job.kept)
         kept[user] += len(job.kept)
         stored[user] += sum(max(0, note.stored_bytes) for note in notes)
         for attempt in record.attempts:

@@ -61,7 +61,7 @@ def show(found: list[tuple[Record, set[int]]], known: Known, with_user: bool) ->
     lines = table(*headings, "started")
     for record, kept in sorted(found, key=lambda each: _order(each[0])):
         last = record.attempts[-1] if record.attempts else None
-        notes = [note for note in record.checkpoints if note.seq in kept]
+        notes = record.kept(kept)
         lines.add_row(
             escape(record.array or str(record.job_id)),
             *([escape(record.user)] if with_user else []),

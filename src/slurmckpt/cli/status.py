@@ -75,8 +75,9 @@ def _live(settings: Settings, job_id: int) -> dict[str, Any] | None:
 
 def _document(record: Record, valid: set[int], live: dict[str, Any] | None) -> dict[str, Any]:
     document = asdict(record)
-    for checkpoint in document["checkpoints"]:
-        checkpoint["kept"] = checkpoint["seq"] in valid
+    kept = {id(note) for note in record.kept(valid)}
+    for note, checkpoint in zip(record.checkpoints, document["checkpoints"], strict=True):
+        checkpoint["kept"] = id(note) in kept
     document["coordinator"] = live
     return document
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar, cast
 
@@ -115,6 +115,14 @@ class Record:
     skipped: SkippedNote | None = None
     interval: str = ""
     format: int = RECORD_FORMAT
+
+    def kept(self, seqs: Collection[int]) -> list[CheckpointNote]:
+        """The notes of these checkpoints, in their order.
+
+        Where all were removed, numbers begin anew: of several notes of one number it is the last.
+        """
+        newest = {note.seq: note for note in self.checkpoints}
+        return [note for note in self.checkpoints if note.seq in seqs and newest[note.seq] is note]
 
     def add_event(self, time: float, text: str) -> None:
         """Append an event, and forget the oldest beyond the bound."""

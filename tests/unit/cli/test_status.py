@@ -164,6 +164,20 @@ def test_many_checkpoints_are_shown_as_far_as_they_matter(shop: Shop) -> None:
     assert "and 29 before them, which are not kept (--json has them)" in lines
 
 
+def test_numbers_that_began_anew(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A completed job whose checkpoints were removed was requeued: its second #1 is kept, not the first."""
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    found = two_attempts()
+    found.checkpoints.append(CheckpointNote(1, 2, NOON + 99, 437_000_000, 7_000_000, 0.3, 1.0, 2.0, ["batch"], "n2"))
+    store = shop.job(7, found)
+    (store.dir / "1").mkdir()
+    lines = [line.split() for line in shop.status("7").output.splitlines() if line.startswith("#")]
+    assert [(line[0], line[-1]) for line in lines] == [("#1", "no"), ("#2", "no"), ("#1", "yes")]
+    document = json.loads(shop.status("7", "--json").output)
+    assert [note["kept"] for note in document["checkpoints"]] == [False, False, True]
+    assert " 7.0 MB " in shop.status().output
+
+
 def test_an_attempt_whose_end_nobody_saw(shop: Shop) -> None:
     shop.job(7, Record(7, ME.pw_name, "linux", [Attempt(1, "n1", NOON, outcome="lost")]))
     assert "attempt 1 on n1, 11-29 12:00:00 to an unknown time: lost" in shop.status("7").output.splitlines()
