@@ -20,5 +20,5 @@ def console() -> Console:
 
 
 def table(*columns: str) -> Table:
-    """A table with these headings."""
-    return Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    """A table with these headings, two blanks apart: as much as can be should fit 80 columns."""
+    return Table(*columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)

@@ -12,7 +12,7 @@ from slurmckpt.cli.console import console, table
 from slurmckpt.cli.jobview import time_of
 from slurmckpt.errors import SlurmError
 from slurmckpt.slurm.select import select
-from slurmckpt.store.record import Attempt, Record
+from slurmckpt.store.record import Record
 from slurmckpt.units import format_bytes
 
 _MAX_NAME = 16
@@ -57,8 +57,7 @@ def state_of(record: Record, known: Known) -> str:
 
 def show(found: list[tuple[Record, set[int]]], known: Known, with_user: bool) -> None:
     """Print the table. found: each record with its checkpoints that are kept."""
-    headings = ["job", *(["user"] if with_user else []), "name", "state", "node", "attempts", "kept", "stored", "last"]
-    lines = table(*headings, "started")
+    lines = table("job", *(["user"] if with_user else []), "name", "state", "node", "attempt", "kept", "stored", "last")
     for record, kept in sorted(found, key=lambda each: _order(each[0])):
         last = record.attempts[-1] if record.attempts else None
         notes = record.kept(kept)
@@ -68,11 +67,10 @@ def show(found: list[tuple[Record, set[int]]], known: Known, with_user: bool) ->
             escape(_short(record.name) or "-"),
             escape(state_of(record, known)),
             escape(last.node) if last else "-",
-            str(len(record.attempts)),
+            _attempt(record),
             str(len(kept)),
             format_bytes(sum(note.stored_bytes for note in notes)) if notes else "-",
-            time_of(notes[-1].time) if notes else "-",
-            _started(last) if last else "-",
+            _minute(notes[-1].time) if notes else "-",
         )
     console().print(lines)
 
@@ -89,8 +87,18 @@ def _short(name: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
-def _started(attempt: Attempt) -> str:
-    """How its last attempt began, in a word: the reason is in the job's own status."""
-    if attempt.restored_from is not None:
-        return f"from #{attempt.restored_from}"
-    return "cold" if attempt.cold_start is not None else "afresh"
+def _attempt(record: Record) -> str:
+    """Which is its last, and how that began where it is not the first: the reason is in the job's own status."""
+    last = record.attempts[-1] if record.attempts else None
+    number = str(len(record.attempts))
+    if last is None:
+        return "-"
+    if last.restored_from is not None:
+        return f"{number} from #{last.restored_from}"
+    return f"{number} cold" if last.cold_start is not None else number
+
+
+def _minute(seconds: float) -> str:
+    """A moment without its seconds, which nobody looks for in a list."""
+    text = time_of(seconds)
+    return text.rpartition(":")[0] or text

@@ -37,8 +37,8 @@ def command(job: JobName | None, as_json: bool, directory: Path | None) -> None:
     For each attempt (each start of the job): where it ran, which checkpoint it was restored from, or why it started
     cold, that is from the beginning although it has run before.
 
-    In the line of a job: how many checkpoints are kept, what they take in the store, when the last was taken, and how
-    the job was started last: afresh, from a checkpoint, or cold.
+    In the line of a job: the number of its last attempt, with the checkpoint that was restored or `cold`; how many
+    checkpoints are kept, what they take in the store, and when the last of them was taken.
     """
     settings = config.load()
     root = directory or settings.store.path
