@@ -46,6 +46,6 @@ def test_jobs_that_start_together_do_not_checkpoint_together(cluster: Cluster, d
     wait_for(lambda: f"a checkpoint of each: {times}", all_taken, 180)
     cluster.run("scancel", str(job.number))
     # The second half of the interval; a busy machine makes it later, and never earlier.
-    assert all(10 <= seconds < 60 for seconds in times.values()), times
+    assert all(10 <= seconds < 120 for seconds in times.values()), times
     # That eight of them fall within 2 s by chance happens once in 12,000 times.
     assert max(times.values()) - min(times.values()) > 2, times

@@ -65,8 +65,12 @@ def test_nothing_grows_with_the_number_of_sruns(cluster: Cluster, directory: Pat
 def test_an_srun_does_not_wait_for_slurmstepd_to_look_again(cluster: Cluster, directory: Path) -> None:
     """It sleeps for a second when it finds something of a step alive after the last task. The quickest had no such wait."""
     job = cluster.submit(LOOP, "--checkpoint-interval=infinite", directory=directory)
-    wait_for("five sruns", lambda: len(numbers(job)) >= 5, 60)
+
+    def seconds() -> list[float]:
+        times = [line.split() for line in job.output().split("\n")[:-1]]
+        return sorted(float(after) - float(before) for _, before, after in times)
+
+    # On a busy machine most of them take longer, by whatever they wait for.
+    wait_for(lambda: f"an srun that takes less than a second: {seconds()}", lambda: seconds()[:1] < [1.0] and seconds())
     (directory / "stop").touch()
     assert job.wait_end() == "COMPLETED"
-    times = [line.split() for line in job.output().splitlines()]
-    assert min(float(after) - float(before) for _, before, after in times) < 1

@@ -101,7 +101,8 @@ def test_steps_with_a_terminal_in_a_batch_job(cluster: Cluster, directory: Path)
     script += "wait\nuntil [ -e go ]; do sleep 0.1; done\necho end"
     job = cluster.submit(script, INFINITE, "-n1", directory=directory)
     wait_for("two terminals", lambda: job.output().count("/dev/pts/") == 2)
-    wait_for("the other step", lambda: "5 " in (directory / "chain.out").read_text())
+    chain = directory / "chain.out"
+    wait_for("the other step", lambda: chain.exists() and "\n5 " in chain.read_text())
     job.checkpoint()
     (directory / "go").touch()
     assert job.wait_end() == "COMPLETED", job.output()

@@ -38,8 +38,10 @@ echo end
 """
     job = cluster.submit(script, MANUAL, directory=directory)
     for number in (1, 2):
+        (directory / "hold").touch()
         wait_for("the step prints", partial(has_lines, directory / f"out/{number}.stdout", 10))
         move_at(job, "preamble")
+        (directory / "hold").unlink()
         job.wait_output(f"^done {number}")
     assert finished(job) == ["preamble", "done 1", "done 2", "done 3", "end"]
     assert read(directory / "effects") == ["once"]

@@ -86,7 +86,7 @@ def wait_lines(paths: Sequence[Path], count: int) -> None:
     def enough() -> bool:
         return all(path.exists() and path.read_bytes().count(b"\n") >= count for path in paths)
 
-    wait_for(f"{count} lines in {', '.join(path.name for path in paths)}", enough, 60)
+    wait_for(f"{count} lines in {', '.join(path.name for path in paths)}", enough)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_changed_program_of_another_task_is_noticed(cluster: Cluster, director
     multi.write_text("0 python3 chain.py 150 0.1\n1 true\n")
     move(job, job.node())
     # Whether the line goes to the script or to the step depends on what was captured.
-    reason = wait_for("the cold start", lambda: job.status()["attempts"][-1]["cold_start"], 60)
+    reason = wait_for("the cold start", lambda: job.status()["attempts"][-1]["cold_start"])
     assert reason.startswith("no checkpoint fits: #1: step 0")
     assert finish(job) == "COMPLETED", job.output()
 
