@@ -118,10 +118,10 @@ async def _choose(steps: Sequence[Step], script: Script | None) -> tuple[Choice,
 async def _look_at(steps: Sequence[Step], choice: Choice) -> list[PodScan]:
     """Raises Underway: what an srun holds that comes meanwhile is no reason to leave the script out."""
     script = choice.script
-    numbered = 0 if script is None else script.numbered
+    before = None if script is None else script.coming
     scans = [await asyncio.to_thread(look, step, step.pod, choice) for step in steps if step.pod is not None]
     if script is not None and steps and steps[0].name == "batch" and scans and scans[0].refusals:
-        await asyncio.to_thread(stand_ins.check, script, numbered, scans[0].processes)
+        await asyncio.to_thread(stand_ins.check, script, before, scans[0].processes)
     return scans
 
 

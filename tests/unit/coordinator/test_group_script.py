@@ -204,6 +204,20 @@ def test_what_an_srun_holds_that_comes_while_the_script_is_looked_at(
     assert stage.criu.events == []
 
 
+def test_what_an_srun_holds_that_was_just_coming_when_the_look_began(stage: Scripted, user_files: UserFiles) -> None:
+    """It counts as one of the script's already, and is still connected to the coordinator."""
+    stage.step("0")
+    stage.refused = REFUSED
+    stage.script.numbered, stage.script.arriving = 1, 1
+
+    def arrives() -> None:
+        stage.script.arriving = 0
+
+    stage.at_look = arrives
+    assert stage.unsettled(user_files) == "an srun of the script is just starting"
+    assert stage.criu.events == []
+
+
 def test_a_step_that_is_just_starting_stops_no_rank(stage: Scripted, user_files: UserFiles) -> None:
     stage.step("0")
     stage.steps[1].pod = None

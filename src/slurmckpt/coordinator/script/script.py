@@ -51,6 +51,11 @@ class Script:
         program = self.surroundings.program
         return [(self.directory, self.target), (program, self.target / STAND_IN), (self.stand_in, program)]
 
+    @property
+    def coming(self) -> tuple[int, int]:
+        """How many sruns there have been, and how many of them are just coming: what holds them may be met."""
+        return self.numbered, self.arriving
+
     async def launch(self, payload: Payload, descriptors: Sequence[int], stand_in: int) -> tuple[Launch, Pipes]:
         """Start a real srun for the stand-in that is process `stand_in`. The caller closes descriptors and pipes.
 

@@ -57,10 +57,10 @@ def find(script: Script, processes: Iterable[Process]) -> list[StandIn]:
     return found
 
 
-def check(script: Script, numbered: int, processes: Iterable[Process]) -> None:
+def check(script: Script, before: tuple[int, int] | None, processes: Iterable[Process]) -> None:
     """Raises Underway when an srun came or went while these processes of the pod, which need not stand still, were
-    looked at. numbered: how many there had been before."""
-    if script.numbered != numbered:
+    looked at. before: script.coming as it was then."""
+    if before != (script.numbered, 0):
         raise Underway("an srun of the script is just starting")
     find(script, processes)
 
