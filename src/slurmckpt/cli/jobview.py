@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +17,8 @@ from slurmckpt.units import format_bytes, format_seconds, parse_interval
 # A job of weeks has a thousand notes of checkpoints; those that it could go on from are shown in any case.
 _CHECKPOINTS = 10
 _EVENTS = 10
+# What somebody has chosen is mostly a round number: `10m`, not `10m 00s`, and `8 s`, not `8.0 s`.
+_ROUND = re.compile(r"( 00[hms])+$|\.0(?= s$)")
 
 
 def show(record: Record, kept: set[int], live: dict[str, Any] | None) -> None:
@@ -64,7 +67,7 @@ def _interval(text: str) -> str:
     except ValueError:
         return text
     if interval.seconds is not None:
-        return f"a checkpoint every {format_seconds(interval.seconds)}"
+        return f"a checkpoint every {_ROUND.sub('', format_seconds(interval.seconds))}"
     return {
         "auto": "a checkpoint as often as pays (auto)",
         "manual": "checkpoints only on request",

@@ -121,7 +121,7 @@ def test_a_job(shop: Shop) -> None:
     assert done.exit_code == 0
     lines = [line.rstrip() for line in done.output.splitlines() if line.strip(" ─")]
     assert lines == [
-        f"job 7 of {ME.pw_name} on cluster linux (train), a checkpoint every 10m 00s",
+        f"job 7 of {ME.pw_name} on cluster linux (train), a checkpoint every 10m",
         "attempt 1 on n1, 11-29 12:00:00 to 11-29 12:01:00: NODE_FAIL",
         "  from the beginning",
         "  batch: ended (signal 9)",
@@ -129,9 +129,9 @@ def test_a_job(shop: Shop) -> None:
         "  restored from #2 in 0.14 s, 12 s of work repeated",
         "  refused #3: changed",
         "  batch: running, 0: ended (1)",
-        "checkpoint   taken            node   steps   size     stored   frozen   kept",
-        "#1           11-29 12:00:20   n1     batch   436 MB   40 MB    0.28 s   no",
-        "#2           11-29 12:00:48   n1     batch   437 MB   41 MB    0.30 s   yes",
+        "checkpoint  taken           node  steps  size    stored  frozen  kept",
+        "#1          11-29 12:00:20  n1    batch  436 MB  40 MB   0.28 s  no",
+        "#2          11-29 12:00:48  n1    batch  437 MB  41 MB   0.30 s  yes",
         "11-29 12:00:50  checkpoint skipped: output did not settle",
     ]
 
@@ -139,7 +139,11 @@ def test_a_job(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("interval", "shown"),
     [
-        ("5400s", ", a checkpoint every 1h 30m 00s"),
+        ("5400s", ", a checkpoint every 1h 30m"),
+        ("5402s", ", a checkpoint every 1h 30m 02s"),
+        ("8s", ", a checkpoint every 8 s"),
+        ("20s", ", a checkpoint every 20 s"),
+        ("500d", ", a checkpoint every 500d"),
         ("auto", ", a checkpoint as often as pays (auto)"),
         ("infinite", ", checkpoints only on request"),
         ("off", ", no checkpoints"),
