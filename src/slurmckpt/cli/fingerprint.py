@@ -107,8 +107,8 @@ def _directory(checkpoint: str, settings: Settings) -> Path:
         raise SlurmckptError(f"{checkpoint} is several jobs: name one of {tasks}")
     numbers = found[0].sequence_numbers()
     if not numbers or (number and (not number.isdecimal() or int(number) not in numbers)):
-        known = f"; there are {', '.join(f'#{each}' for each in numbers)}" if numbers else ""
-        raise SlurmckptError(f"{checkpoint}: the job has no such checkpoint{known}")
+        known = f"; it has {', '.join(f'#{each}' for each in numbers)}" if numbers else ""
+        raise SlurmckptError(f"job {name} has no checkpoint{f' #{number}' if numbers else ' now'}{known}")
     return found[0].checkpoint(int(number) if number else numbers[-1])
 
 
@@ -118,4 +118,6 @@ def _recorded(directory: Path) -> Fingerprint:
         # Root may be asked to look into a user's store, where anything may lie under this name.
         return Manifest.from_json(read_small(directory, MANIFEST_NAME, MAX_MANIFEST_BYTES)).fingerprint
     except OSError as error:
-        raise SlurmckptError(f"{directory / MANIFEST_NAME} cannot be read: {error.strerror}") from error
+        raise SlurmckptError(
+            f"{directory} is no checkpoint that you may read: {MANIFEST_NAME}: {error.strerror}"
+        ) from error

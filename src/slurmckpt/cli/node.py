@@ -21,7 +21,7 @@ def command() -> None:
     """Administer this node."""
 
 
-@command.command()
+@command.command(short_help="Tell Slurm the node feature of this node.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be changed.")
 @click.option("--node", "name", metavar="NAME", help="The NodeName of this node, where its host name does not tell.")
 @click.option("--quiet", is_flag=True, help="Say nothing when the node is registered already.")
@@ -50,4 +50,5 @@ async def _register(port: SlurmPort, name: str | None, dry_run: bool) -> tuple[s
         return f"{name}: {feature} is registered", False
     verb = "would register" if dry_run else "registered"
     dropped = f", {'without' if dry_run else 'dropped'} {', '.join(plan.dropped)}" if plan.dropped else ""
-    return f"{name}: {verb} {feature}{dropped}; features now: {','.join(plan.available)}", True
+    features_are = "features would be" if dry_run else "features now"
+    return f"{name}: {verb} {feature}{dropped}; {features_are}: {','.join(plan.available)}", True

@@ -89,3 +89,20 @@ def test_an_array_is_several_jobs(checkpoint: Path, tasks: list[SimpleNamespace]
     tasks += [SimpleNamespace(array=f"99_{task}") for task in (2, 1)]
     done = CliRunner().invoke(fingerprint.command, ["--diff", "99"])
     assert str(done.exception) == "99 is several jobs: name one of 99_1, 99_2"
+
+
+@pytest.mark.parametrize(
+    ("asked", "numbers", "told"),
+    [
+        ("99", [], "job 99 has no checkpoint now"),
+        ("99#1", [], "job 99 has no checkpoint now"),
+        ("99#1", [3, 4], "job 99 has no checkpoint #1; it has #3, #4"),
+        ("99#x", [3], "job 99 has no checkpoint #x; it has #3"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there(
+    checkpoint: Path, tasks: list[SimpleNamespace], asked: str, numbers: list[int], told: str
+) -> None:
+    tasks.append(SimpleNamespace(sequence_numbers=lambda: numbers))
+    done = CliRunner().invoke(fingerprint.command, ["--diff", asked])
+    assert str(done.exception) == told

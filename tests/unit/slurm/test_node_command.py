@@ -64,7 +64,7 @@ def test_register(scontrol: Any) -> None:
 def test_dry_run(scontrol: Any) -> None:
     cluster(scontrol, n1="n1")
     result = register("--dry-run")
-    assert result.output == f"n1: would register {F}, without {STALE}; features now: a,{F}\n"
+    assert result.output == f"n1: would register {F}, without {STALE}; features would be: a,{F}\n"
     assert updates(scontrol) == []
 
 
