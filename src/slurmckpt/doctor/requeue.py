@@ -61,9 +61,13 @@ def max_batch_requeue(host: Host) -> Finding:
     value = cluster.config.get("MaxBatchRequeue", "")
     what = "failed launch, or end in the grace time of a preemption"
     if value == "0":
-        return warning(f"0: a job is held after its first {what}", "set MaxBatchRequeue to 5, its default, or more")
+        return warning(
+            f"0: a job is held after its first {what}, and none goes on beyond its time limit",
+            "set MaxBatchRequeue to 5, its default, or more",
+        )
     return ok(
-        f"{value or 'not set'}: a job is held (JobHoldMaxRequeue) after so many times a {what}, not by other requeues"
+        f"{value or 'not set'}: so often a job goes on beyond its time limit; after as many failed launches, or ends in"
+        " the grace time of a preemption, Slurm holds it (JobHoldMaxRequeue)"
     )
 
 

@@ -52,7 +52,7 @@ def test_no_grace_time_without_preemption(world: World) -> None:
 @pytest.mark.parametrize(
     ("check", "config", "verdict", "text"),
     [
-        (requeue.max_batch_requeue, {"MaxBatchRequeue": "5"}, "ok", "5: a job is held (JobHoldMaxRequeue) after "),
+        (requeue.max_batch_requeue, {"MaxBatchRequeue": "5"}, "ok", "5: so often a job goes on beyond its time limit"),
         (requeue.max_batch_requeue, {"MaxBatchRequeue": "0"}, "warning", "0: a job is held after its first failed "),
         (requeue.max_batch_requeue, {}, "ok", "not set: "),
         (requeue.job_file_append, {"JobFileAppend": "0"}, "ok", "0: Slurm truncates a requeued job's output; "),
