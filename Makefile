@@ -6,6 +6,7 @@
 # make test-all   also those that wait for time limits, preemptions and nodes given up (root; half as long again)
 # make soak       200 jobs under random failures (root)
 # make mutants    faults put into the gate and the capture of GPU state: does a test notice each? (an hour)
+# make bench      the numbers of docs/performance.md (root)
 # make check      linters and types of Python and shell
 # make docs       bring the generated parts of docs/ up to date
 
@@ -25,17 +26,18 @@ PARALLEL = --numprocesses $(WORKERS) --dist loadfile
 
 .PHONY: all install install-hooks install-package deps check test test-all test-unit test-cluster test-trixie test-linuxproc demo soak bench mutants docs proto clean
 
+# The plugin first: it alone needs Slurm's headers, and where they are missing nothing is built or written.
 all:
+	$(MAKE) -C spank
 	$(MAKE) -C pod
 	$(MAKE) -C gate
 	$(MAKE) -C gpu
-	$(MAKE) -C spank
 
 install:
+	$(MAKE) -C spank install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 	$(MAKE) -C pod install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 	$(MAKE) -C gate install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 	$(MAKE) -C gpu install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
-	$(MAKE) -C spank install PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 	$(MAKE) install-hooks DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) VENV=$(VENV)
 	$(MAKE) install-package DESTDIR=$(DESTDIR) VENV=$(VENV)
 	install -d -m 0755 $(DESTDIR)$(LIBEXEC)/criu-plugins
