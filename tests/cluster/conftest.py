@@ -39,7 +39,10 @@ def running_cluster() -> Iterator[Cluster]:
             [str(TREE / "sandbox/cluster"), "path"], check=True, capture_output=True, text=True
         ).stdout.strip()
     )
-    yield Cluster(home / "alice")
+    cluster = Cluster(home / "alice")
+    # Those of a run that was killed.
+    cluster.run("scancel", "--user", "alice", check=False)
+    yield cluster
     if WORKER:
         subprocess.run([str(TREE / "sandbox/cluster"), "down"], check=True)
 
