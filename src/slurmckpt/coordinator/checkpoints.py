@@ -15,7 +15,8 @@ from pathlib import Path
 from slurmckpt import __version__
 from slurmckpt.capture import criu
 from slurmckpt.coordinator import failures, group, node, schedule
-from slurmckpt.coordinator.choice import Ended, Skipped, Suspended, Unsettled
+from slurmckpt.coordinator.choice import Doubtful, Ended, Skipped, Suspended, Unsettled
+from slurmckpt.coordinator.doubts import PAUSE_SECONDS, Doubts
 from slurmckpt.coordinator.featurenote import FeatureNote
 from slurmckpt.coordinator.files.rules import Rules, Surroundings, surroundings
 from slurmckpt.coordinator.incarnation import Incarnation
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 # or later; the pauses are not all alike, so that they do not keep step with the script.
 _SETTLE_SECONDS = 10.0
 _RETRY_SECONDS = (0.02, 0.15)
+# As long when a task has died: what is done about it waits for the checkpoint, and it cannot be held for long.
+_END_SECONDS = 1.0
 _REMEMBERED = 5
 # How late a suspension, or its end, may be noticed.
 _LOOK_SECONDS = 1.0
@@ -201,26 +204,40 @@ class Checkpointer:
             await incarnation.journal.event(f"{error}, with the checkpoints in it, and made anew")
 
     async def _capture(self, seq: int) -> group.Captured:
-        """Again a little later while an srun or a step comes or goes: one that begins needs the lock in between."""
+        """Again a little later while an srun or a step comes or goes: one that begins needs the lock in between.
+
+        And when it is refused, until that has been seen again (`doubts`).
+        """
         incarnation = self._incarnation
         if self._around is None:
             self._around = await incarnation.files.run(surroundings, incarnation.spec.job.uid, incarnation.store.dir)
         clock = asyncio.get_running_loop().time
-        given_up = clock() + _SETTLE_SECONDS
+        began, doubts = clock(), Doubts(clock)
+        given_up = began + _SETTLE_SECONDS
         while True:
             try:
                 async with incarnation.starting:
                     # Who comes after this and before the boundary makes it unsettled.
                     started = self._numbers.started
                     captured = await group.capture(
-                        list(self._steps.values()), incarnation.script, seq, self._tools(), incarnation.files
+                        list(self._steps.values()), incarnation.script, seq, self._tools(), incarnation.files, doubts
                     )
                     captured.steps_started = started
                     return captured
             except Unsettled:
-                if clock() > given_up:
+                if clock() > given_up or (self._ends_wait() and clock() > began + _END_SECONDS):
                     raise
-            await asyncio.sleep(random.uniform(*_RETRY_SECONDS))
+                pause = random.uniform(*_RETRY_SECONDS)
+            except Doubtful as error:
+                if settled := doubts.settled(error.reasons) or (error.reasons if self._ends_wait() else []):
+                    raise Doubtful(*settled) from error
+                pause = PAUSE_SECONDS
+                doubts.look_again()
+            await asyncio.sleep(pause)
+
+    def _ends_wait(self) -> bool:
+        """Whether ends of tasks are held: who decides about them may need the ranks for itself."""
+        return any(step.pod is not None and step.pod.exits for step in self._steps.values())
 
     def _tools(self) -> group.Tools:
         incarnation, settings = self._incarnation, self._incarnation.settings

@@ -14,6 +14,9 @@ from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import SlurmckptError
 
+# Reasons in one message.
+_TOLD = 3
+
 
 class Skipped(SlurmckptError):
     """This group checkpoint is not taken: the message says why. The ranks run on, the previous checkpoint stays."""
@@ -21,6 +24,14 @@ class Skipped(SlurmckptError):
 
 class Unsettled(Skipped):
     """Not at this moment, but soon."""
+
+
+class Doubtful(Skipped):
+    """Refused, if it stays so: it may be a moment's (`doubts`). reasons: each of them a sentence."""
+
+    def __init__(self, *reasons: str) -> None:
+        super().__init__("; ".join(reasons[:_TOLD]))
+        self.reasons = reasons
 
 
 class Ended(Unsettled):
@@ -59,7 +70,7 @@ def choose(steps: Sequence[Step], script: Script | None) -> Choice:
     others = [step for step in steps if step.name != "batch" and step.running]
     if batch is None:
         if others:
-            raise Skipped(
+            raise Doubtful(
                 "the steps of this job were not started by a batch script that runs here: start them in one (sbatch)"
             )
         raise Ended("no task of this job runs in a pod")
@@ -89,7 +100,7 @@ def without_script(steps: Sequence[Step], reason: str) -> Choice:
     started = [step for step in steps if step.running and step.launch is not None]
     free = [step for step in started if step.launch is not None and not step.launch.is_connected]
     if len({step.argv_digest for step in free}) < len(free):
-        raise Skipped(
+        raise Doubtful(
             f"the batch script cannot be captured ({reason}), and several of its steps run the same command at once"
             " and could be taken for each other at a restore: give them different arguments"
         )

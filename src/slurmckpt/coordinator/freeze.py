@@ -39,7 +39,7 @@ from slurmckpt.capture.preflight import PodScan
 from slurmckpt.capture.processes import pod_processes
 from slurmckpt.config import Gate
 from slurmckpt.coordinator import between, outputs, shm
-from slurmckpt.coordinator.choice import Choice, Ended, Skipped, Suspended, Unsettled
+from slurmckpt.coordinator.choice import Choice, Doubtful, Ended, Skipped, Suspended, Unsettled
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
 from slurmckpt.coordinator.files.rules import Rules
 from slurmckpt.coordinator.files.saving import Saver
@@ -189,7 +189,7 @@ class Cut:
 
         async def frozen() -> Sequence[str]:
             if reason := await asyncio.to_thread(undo.unknown, participant.images, participant.names):
-                raise Skipped(reason)
+                raise Doubtful(reason)
             await self._stopped.arrive()
             await self._linking.begin(participant)
             await asyncio.to_thread(lifted.lift, pod.init_pid, participant.images)
@@ -359,10 +359,10 @@ def _note_the_rest(participant: Participant, found: PodScan) -> None:
 
 
 def _common(pipes: Sequence[int], step: Step) -> bytes:
-    """What every task of the step still finds in its standard input. Raises Skipped when they differ."""
+    """What every task of the step still finds in its standard input. Raises Doubtful when they differ."""
     found = script_inputs.common_content(pipes)
     if found is None:
-        raise Skipped(
+        raise Doubtful(
             f"the tasks of step {step.name} have read different amounts of their common standard input: let one of them"
             " have it (srun --input=TASK), or let them read a file"
         )

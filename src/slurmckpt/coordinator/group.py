@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurmckpt import faults
-from slurmckpt.capture import linkremaps, sysvipc
+from slurmckpt.capture import criu, linkremaps, sysvipc
 from slurmckpt.capture.preflight import PodScan
 from slurmckpt.coordinator import between, outputs, shm
-from slurmckpt.coordinator.choice import Choice, Ended, Skipped, Unsettled, choose, without_script
+from slurmckpt.coordinator.choice import Choice, Doubtful, Ended, Skipped, Unsettled, choose, without_script
+from slurmckpt.coordinator.doubts import Doubts
 from slurmckpt.coordinator.files.saving import Saver, foresee
 from slurmckpt.coordinator.freeze import Captured, Cut, Tools
 from slurmckpt.coordinator.gpus import Users
@@ -39,11 +40,12 @@ __all__ = ["Captured", "Tools", "capture"]
 
 
 async def capture(
-    job_steps: Sequence[Step], script: Script | None, seq: int, tools: Tools, files: UserFiles
+    job_steps: Sequence[Step], script: Script | None, seq: int, tools: Tools, files: UserFiles, doubts: Doubts
 ) -> Captured:
     """Take one cut of the running steps of a job into staging. script: of the running batch task.
 
-    Raises Skipped: staging is clean and all ranks run. Unsettled when it may be tried again at once.
+    doubts: of the tries to take this checkpoint. Raises Skipped: staging is clean and all ranks run. Unsettled when it
+    may be tried again at once, Doubtful when that is worth one more look.
     """
     began = time.monotonic()
     before = [step for step in job_steps if step.running]
@@ -51,7 +53,7 @@ async def capture(
     holders: list[OutputHolder] = []
     saver = Saver(tools.files, directory, files)
     try:
-        choice, scans = await _choose(job_steps, script)
+        choice, scans = await _choose(job_steps, script, doubts)
         participants = [
             Participant(step, step.pod, directory / step.name / "images")
             for step in choice.steps
@@ -86,7 +88,9 @@ async def capture(
                     raise Ended(f"the tasks of step {step.name} have ended") from error
             if _has_gone(error):
                 raise Unsettled("a process of the job ended while it was looked at") from error
-            raise Skipped(str(error)) from error
+            if isinstance(error, criu.CriuDied):
+                raise Skipped(str(error)) from error
+            raise Doubtful(str(error)) from error
         raise
     finally:
         for holder in holders:
@@ -106,12 +110,15 @@ async def _has_ended(pod: Pod) -> bool:
     return not pod.running
 
 
-async def _choose(steps: Sequence[Step], script: Script | None) -> tuple[Choice, list[PodScan]]:
+async def _choose(steps: Sequence[Step], script: Script | None, doubts: Doubts) -> tuple[Choice, list[PodScan]]:
     """Who takes part, and what a look at each has found."""
     choice = choose(steps, script)
     scans = await _look_at(choice.steps[:1], choice)
     if choice.script is not None and len(choice.steps) > 1 and scans[0].refusals:
-        choice, scans = without_script(steps, scans[0].refusals[0]), []
+        settled = doubts.settled(scans[0].refusals)
+        if not settled:
+            raise Doubtful(*scans[0].refusals)
+        choice, scans = without_script(steps, settled[0]), []
     return choice, scans + await _look_at(choice.steps[len(scans) :], choice)
 
 
@@ -146,7 +153,7 @@ async def _prepare(
     for participant, found in zip(participants, scans, strict=True):
         participant.images.mkdir(mode=0o700, parents=True)
         if found.refusals:
-            raise Skipped("; ".join(found.refusals[:3]))
+            raise Doubtful(*found.refusals)
         if found.passing:
             raise Unsettled(found.passing[0])
         check_owners(found, participant.pod.uid)

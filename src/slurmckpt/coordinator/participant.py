@@ -13,7 +13,7 @@ from slurmckpt.capture.inspect.used import UsedFile
 from slurmckpt.capture.preflight import PodScan, scan
 from slurmckpt.capture.processes import Process, pod_processes
 from slurmckpt.coordinator import held
-from slurmckpt.coordinator.choice import Choice, Ended, Skipped, Unsettled
+from slurmckpt.coordinator.choice import Choice, Doubtful, Ended, Unsettled
 from slurmckpt.coordinator.files.saving import PodFiles
 from slurmckpt.coordinator.network import reachable
 from slurmckpt.coordinator.pod import Pod
@@ -104,8 +104,9 @@ def ranks(step: Step, pod: Pod) -> dict[int, int]:
 
 
 def check_owners(found: PodScan, uid: int) -> None:
-    """Raises Skipped when a process holds what its user may not see, as the image goes into the user's store; Unsettled
-    when it is just ending.
+    """Raises Doubtful when a process holds what its user may not see, as the image goes into the user's store.
+
+    Unsettled when it is just ending.
 
     /proc/PID/fd belongs to root where a process is not dumpable, as after executing a set-user-id program
     (proc_pid(5)).
@@ -117,7 +118,7 @@ def check_owners(found: PodScan, uid: int) -> None:
                 if procfs.link(f"{procfs.PROC}/{process.pid}/exe") is None:
                     # Without memory it is root's, too.
                     raise Unsettled(f"{process} is just ending")
-                raise Skipped(
+                raise Doubtful(
                     f"{process} has rights or secrets that its user may not see: a set-user-id program, or one that"
                     " protects its memory (PR_SET_DUMPABLE, as ssh-agent does): a checkpoint will do when it has ended"
                 )

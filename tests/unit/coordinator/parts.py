@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import stat
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from slurmckpt.coordinator import held
+from slurmckpt.coordinator.doubts import Doubts
 from slurmckpt.coordinator.payload import Payload
 from slurmckpt.coordinator.proc import start_time
 from slurmckpt.coordinator.script.launch import Launch
@@ -103,6 +105,12 @@ def saved_task(index: int = 0, descriptors: Mapping[str, str] | None = None) -> 
     return TaskImage(
         index=index, gtask=index, pid=101 + index, exited=False, status=0, descriptors=dict(descriptors or {})
     )
+
+
+def without_doubts() -> Doubts:
+    """So much time has passed that every refusal counts."""
+    times = iter([0.0])
+    return Doubts(lambda: next(times, math.inf))
 
 
 @contextlib.contextmanager

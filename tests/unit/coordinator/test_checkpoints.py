@@ -11,7 +11,7 @@ import pytest
 
 from slurmckpt.config import Settings, Store
 from slurmckpt.coordinator import checkpoints, group, node
-from slurmckpt.coordinator.choice import Ended, Skipped, Unsettled
+from slurmckpt.coordinator.choice import Doubtful, Ended, Skipped, Unsettled
 from slurmckpt.coordinator.featurenote import FeatureNote
 from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import StoreError
@@ -228,6 +228,60 @@ def test_what_does_not_settle_is_a_reason(stage: Stage, monkeypatch: pytest.Monk
     assert stage.captures > 1
     assert stage.journal.events == ["checkpoint skipped: an srun of the script is just starting"]
     assert stage.left() == []
+
+
+PIPE = "process 101 (sh) holds a pipe that was opened outside"
+
+
+def test_a_refusal_that_is_not_seen_again_is_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "PAUSE_SECONDS", 0.001)
+    real, doubtful = stage._capture, [Doubtful(PIPE), Doubtful("process 102 uses io_uring")]
+
+    async def capture(*args: Any) -> group.Captured:
+        stage.capture_error = doubtful.pop(0) if doubtful else None
+        return await real(*args)
+
+    monkeypatch.setattr(group, "capture", capture)
+    assert asyncio.run(stage.checkpointer.take()).seq == 1
+    assert (stage.captures, stage.journal.events) == (3, [])
+
+
+def test_a_refusal_that_is_seen_again_is_told_at_once(stage: Stage) -> None:
+    """And only that. No later than well within two seconds, as somebody waits for the answer."""
+    reasons = [[PIPE, "process 102 uses io_uring"], ["process 102 uses io_uring"]]
+
+    async def capture(*_: Any) -> group.Captured:
+        stage.captures += 1
+        raise Doubtful(*reasons.pop(0))
+
+    async def scene() -> float:
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Skipped, match=r"^process 102 uses io_uring$"):
+            await stage.checkpointer.take()
+        return asyncio.get_running_loop().time() - began
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group, "capture", capture)
+        assert asyncio.run(scene()) < 1.5
+    assert (stage.captures, stage.journal.events) == (2, ["checkpoint skipped: process 102 uses io_uring"])
+
+
+@pytest.mark.parametrize("kind", [Doubtful, Unsettled])
+def test_nobody_waits_for_a_better_moment_when_a_task_has_died(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, kind: type[Skipped]
+) -> None:
+    """What is done about its end waits for the checkpoint."""
+    monkeypatch.setattr(checkpoints, "_END_SECONDS", 0.0)
+
+    async def say(text: str) -> None:
+        assert text == "slurmckpt: checkpoint skipped: task 1 of step 0 has just ended"
+
+    pod = SimpleNamespace(exits={1: 11}, running=True, stopping=False, cgroups=[], say=say)
+    stage.steps["0"].pod = cast(Any, pod)
+    stage.capture_error = kind("task 1 of step 0 has just ended")
+    with pytest.raises(Skipped, match=r"^task 1 of step 0 has just ended$"):
+        asyncio.run(stage.checkpointer.take())
+    assert stage.captures == 1
 
 
 def test_a_script_that_ended_during_the_capture_is_in_the_manifest(

@@ -20,7 +20,7 @@ from slurmckpt.capture.inspect.descriptors import Writing
 from slurmckpt.capture.preflight import Connection, OpenFile, PodScan
 from slurmckpt.config import Files
 from slurmckpt.coordinator import freeze, group
-from slurmckpt.coordinator.choice import Choice, Skipped, Unsettled
+from slurmckpt.coordinator.choice import Choice, Doubtful, Skipped, Unsettled
 from slurmckpt.coordinator.files.rules import Rules
 from slurmckpt.coordinator.group import Captured, Tools, capture
 from slurmckpt.coordinator.pod import Pod, TaskState
@@ -29,7 +29,7 @@ from slurmckpt.coordinator.step import Step
 from slurmckpt.coordinator.streams import OutputHolder
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.manifest import OutputFile
-from tests.unit.coordinator.parts import GID, UID, no_descriptor_is_lost
+from tests.unit.coordinator.parts import GID, UID, no_descriptor_is_lost, without_doubts
 
 
 class StillPod(Pod):
@@ -155,7 +155,7 @@ class Stage:
 
     def capture(self, steps: Sequence[Step], files: UserFiles, seq: int = 4) -> Captured:
         with no_descriptor_is_lost():
-            return asyncio.run(capture(steps, None, seq, self.tools, files))
+            return asyncio.run(capture(steps, None, seq, self.tools, files, without_doubts()))
 
     def skipped(self, steps: Sequence[Step], files: UserFiles) -> str:
         with pytest.raises(Skipped) as raised:
@@ -283,6 +283,24 @@ def test_one_dump_that_fails_ends_the_cut_with_its_own_reason(stage: Stage, user
 
 
 @pytest.mark.parametrize(
+    "error, kind",
+    [
+        (criu.CriuError("CRIU: Unable to detach from 4711: No such process"), Doubtful),
+        (OSError(5, "Input/output error"), Doubtful),
+        (criu.CriuDied("CRIU refused the dump: it ended without an answer"), Skipped),
+    ],
+)
+def test_a_dump_that_fails_may_be_worth_another_one(
+    stage: Stage, user_files: UserFiles, error: Exception, kind: type[Skipped]
+) -> None:
+    """What CRIU met may have been a moment's; who has killed it does so again."""
+    stage.criu.fails["stop"] = error
+    with pytest.raises(Skipped) as raised:
+        stage.capture([running("0"), running("1")], user_files)
+    assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize(
     "error",
     [
         criu.CriuError("CRIU refused the dump: it ended without an answer"),
@@ -377,7 +395,7 @@ def test_the_output_of_a_step_that_ends_during_the_capture_is_saved_all_the_same
     stage.criu.after_thaw = ends
 
     async def scene() -> Captured:
-        return await capture([step], None, 4, stage.tools, user_files)
+        return await capture([step], None, 4, stage.tools, user_files, without_doubts())
 
     captured = asyncio.run(scene())
     os.close(opened[0])
@@ -393,7 +411,7 @@ def test_a_cut_that_is_cancelled_leaves_nothing(stage: Stage, user_files: UserFi
         step = running("0")
         assert step.pod is not None
         step.pod.sync = never  # type: ignore[method-assign]
-        taking = asyncio.create_task(capture([step], None, 4, stage.tools, user_files))
+        taking = asyncio.create_task(capture([step], None, 4, stage.tools, user_files, without_doubts()))
         while not stage.criu.events and not taking.done():
             await asyncio.sleep(0.01)
         taking.cancel()

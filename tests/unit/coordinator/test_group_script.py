@@ -14,7 +14,8 @@ import pytest
 from slurmckpt.capture.preflight import PodScan
 from slurmckpt.capture.processes import Process
 from slurmckpt.coordinator import freeze, group
-from slurmckpt.coordinator.choice import Choice, Ended, Skipped, Unsettled, choose
+from slurmckpt.coordinator.choice import Choice, Doubtful, Ended, Skipped, Unsettled, choose
+from slurmckpt.coordinator.doubts import Doubts
 from slurmckpt.coordinator.group import Captured, capture
 from slurmckpt.coordinator.script import stand_ins
 from slurmckpt.coordinator.script.launch import Launch
@@ -22,7 +23,7 @@ from slurmckpt.coordinator.script.marks import Marks
 from slurmckpt.coordinator.script.script import Script
 from slurmckpt.coordinator.script.stand_ins import StandIn, Underway
 from slurmckpt.store.identity import UserFiles
-from tests.unit.coordinator.parts import NOBODY, launch, no_descriptor_is_lost
+from tests.unit.coordinator.parts import NOBODY, launch, no_descriptor_is_lost, without_doubts
 from tests.unit.coordinator.test_group import SCAN, Stage, StillPod, running
 
 REFUSED = PodScan([], ["process 101 uses io_uring"], [], [], [], [], [])
@@ -38,6 +39,7 @@ class Scripted(Stage):
         self.script = Script(cast(Any, None), Path("/"), Path("/"), Path("/"), {b"SLURM_A": b"1"}, {}, Marks())
         self.steps = [running("batch")]
         self.at_look: Callable[[], None] = lambda: None
+        self.doubts = without_doubts()
         monkeypatch.setattr(group, "choose", choose)
         monkeypatch.setattr(freeze, "pod_processes", lambda init_pid: [])
         monkeypatch.setattr(stand_ins, "find", self._find)
@@ -65,7 +67,7 @@ class Scripted(Stage):
 
     def cut(self, files: UserFiles) -> Captured:
         with no_descriptor_is_lost():
-            return asyncio.run(capture(self.steps, self.script, 4, self.tools, files))
+            return asyncio.run(capture(self.steps, self.script, 4, self.tools, files, self.doubts))
 
     def unsettled(self, files: UserFiles, kind: type[Skipped] = Unsettled) -> str:
         with pytest.raises(kind) as raised:
@@ -218,6 +220,18 @@ def test_what_an_srun_holds_that_was_just_coming_when_the_look_began(stage: Scri
     assert stage.criu.events == []
 
 
+def test_the_script_is_left_out_when_two_looks_agree(stage: Scripted, user_files: UserFiles) -> None:
+    """What keeps it out of the checkpoint may be a moment's, and a restore would begin the script anew."""
+    stage.step("0")
+    stage.refused = REFUSED
+    stage.doubts = Doubts()
+    assert stage.unsettled(user_files, Doubtful) == "process 101 uses io_uring"
+    assert stage.unsettled(user_files, Doubtful) == "process 101 uses io_uring", "the same look, once more"
+    stage.doubts.look_again()
+    captured = stage.cut(user_files)
+    assert ([step.step for step in captured.steps], captured.without_script) == (["0"], "process 101 uses io_uring")
+
+
 def test_a_step_that_is_just_starting_stops_no_rank(stage: Scripted, user_files: UserFiles) -> None:
     stage.step("0")
     stage.steps[1].pod = None
@@ -266,7 +280,7 @@ def test_tasks_that_have_read_different_amounts(stage: Scripted, user_files: Use
         "the tasks of step 0 have read different amounts of their common standard input: let one of them have it (srun"
         " --input=TASK), or let them read a file"
     )
-    assert stage.unsettled(user_files, Skipped) == reason
+    assert stage.unsettled(user_files, Doubtful) == reason
     stage.steps[1].streams.close()
     for ends in pipes:
         for descriptor in ends:
@@ -295,4 +309,4 @@ def test_a_script_that_cannot_be_captured_with_a_step_bound_to_it(stage: Scripte
 
 def test_a_script_alone_that_cannot_be_captured(stage: Scripted, user_files: UserFiles) -> None:
     stage.refused = REFUSED
-    assert stage.unsettled(user_files, Skipped) == "process 101 uses io_uring"
+    assert stage.unsettled(user_files, Doubtful) == "process 101 uses io_uring"

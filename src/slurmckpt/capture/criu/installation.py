@@ -23,6 +23,10 @@ class CriuError(SlurmckptError):
         self.log = log
 
 
+class CriuDied(CriuError):
+    """It was killed, or could not even be executed: what it said of the processes is not why."""
+
+
 @dataclass(frozen=True)
 class Installation:
     """The CRIU of this node. version: as text, e.g. `4.2.1`.

@@ -14,7 +14,7 @@ from typing import Any
 
 from slurmckpt.capture import criu_rpc_pb2 as rpc
 from slurmckpt.capture import tcpimages
-from slurmckpt.capture.criu.installation import CriuError, Installation
+from slurmckpt.capture.criu.installation import CriuDied, CriuError, Installation
 from slurmckpt.capture.criu.swrk import Target, Worker, converse, swrk
 from slurmckpt.capture.diagnosis import explain_dump, explain_restore
 
@@ -128,7 +128,8 @@ async def dump(
         _keep(installation, images / _DUMP_LOG)
         reason = _complaint(answer, worker)
         text = _log(images / _DUMP_LOG)
-        raise CriuError(explain_dump(text, hooks.names) or f"CRIU refused the dump: {reason}", text)
+        kind = CriuDied if answer is None else CriuError
+        raise kind(explain_dump(text, hooks.names) or f"CRIU refused the dump: {reason}", text)
 
 
 async def restore(installation: Installation, target: Target, images: Path, hooks: RestoreHooks) -> None:
