@@ -98,8 +98,8 @@ def test_a_compiler_goes_on_where_it_was(cluster: Cluster, directory: Path) -> N
 
 IN_ITS_DIRECTORY = """
 home=$PWD
-cd $(mktemp -d) && mkdir empty && echo unopened >data
-for n in $(seq COUNT); do while [ $n -gt $((COUNT / 2)) -a -e $home/hold ]; do sleep 0.1; done; echo "$n $(cat data) $(ls | tr '\\n' ' ')"; sleep 0.1; done
+cd $(mktemp -d) && mkdir empty && echo unopened >data && ln -s data link && ln -s /nowhere empty/nowhere
+for n in $(seq COUNT); do while [ $n -gt $((COUNT / 2)) -a -e $home/hold ]; do sleep 0.1; done; echo "$n $(cat link) $(readlink empty/nowhere) $(ls | tr '\\n' ' ')"; sleep 0.1; done
 """
 
 
@@ -116,7 +116,7 @@ def test_a_working_directory_in_tmp_comes_along_beside_another_job(cluster: Clus
     assert finish(job) == "COMPLETED", job.output()
     other.cancel()
     assert not events(job)
-    assert job.output().splitlines() == [f"{n} unopened data empty " for n in range(1, 61)]
+    assert job.output().splitlines() == [f"{n} unopened /nowhere data empty link " for n in range(1, 61)]
     assert not there(cluster, "n2", f"/tmp/of-job-{other.number}")
 
 

@@ -21,6 +21,7 @@ from slurmckpt.store.identity import beat
 from slurmckpt.store.manifest import OpenFile
 
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_TEMPORARY = ("temporary", "link", "directory")
 Change = Callable[[], None]
 
 
@@ -69,7 +70,7 @@ class _Returning:
             return self._plan_pipe()
         if file.policy == "read":
             return self._plan_read()
-        if file.policy in ("temporary", "directory"):
+        if file.policy in _TEMPORARY:
             return self._plan_missing()
         status = self._look()
         if status is None or not stat.S_ISREG(status.st_mode):
@@ -127,7 +128,8 @@ class _Returning:
         if self._look() is not None:
             return None
         self._check_place(None)
-        return self._make_directory if self.file.policy == "directory" else self._replace
+        make: dict[str, Change] = {"directory": self._make_directory, "link": self._make_link}
+        return make.get(self.file.policy, self._replace)
 
     def _make_directory(self) -> None:
         with self._errors("cannot be made anew"):
@@ -141,6 +143,16 @@ class _Returning:
                     os.fchmod(directory, self.file.mode)
                 finally:
                     os.close(directory)
+
+    def _make_link(self) -> None:
+        with self._errors("cannot be made anew"):
+            self._make_directories()
+            leads_to = os.pread(self.place.source, self.file.size, self._offset)
+            with contextlib.suppress(FileExistsError):
+                os.symlink(leads_to, os.fsencode(self._below), dir_fd=self.place.root)
+                self.place.made.append(self.file.path)
+                times = self.file.modified, self.file.modified
+                os.utime(self._below, ns=times, dir_fd=self.place.root, follow_symlinks=False)
 
     def _make_pipe(self) -> None:
         with self._errors("cannot be made anew"):
@@ -267,7 +279,7 @@ class _Returning:
 
     @property
     def _use(self) -> str:
-        if self.file.policy in ("temporary", "directory"):
+        if self.file.policy in _TEMPORARY:
             return "in a temporary directory"
         return "open for reading" if self.file.policy == "read" else "open for writing"
 

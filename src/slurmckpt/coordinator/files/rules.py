@@ -24,8 +24,10 @@ from slurmckpt.units import format_bytes
 
 # Beside the policies of the settings. "unchanged": too large to be saved, but nobody has written it since the pod
 # began. "carried": it comes along with its directory. "pipe": a named pipe, made anew where it is gone. "read": a file
-# that is only read, the same (reading.py). "temporary", "directory": in /tmp, and not open (temporary.py).
-Treatment = Literal["truncate", "keep", "save", "unchanged", "carried", "pipe", "read", "temporary", "directory"]
+# that is only read, the same (reading.py). "temporary", "link", "directory": in /tmp, and not open (temporary.py).
+Treatment = Literal[
+    "truncate", "keep", "save", "unchanged", "carried", "pipe", "read", "temporary", "link", "directory"
+]
 
 # A file that seems to grow only, and is smaller, is saved all the same: it may be a result that is written anew again
 # and again, as by open(path, "w"), or lie on the node itself.

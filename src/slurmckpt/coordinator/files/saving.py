@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 from collections.abc import Awaitable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -126,6 +126,7 @@ class Saver:
         if (
             any(read.wanted)
             or self._temporary.files
+            or self._temporary.links
             or any(treatment == "save" for each in treated for treatment in each.values())
         ):
             self._target = self._create(CONTENT)
@@ -204,7 +205,11 @@ class Saver:
     def _save_temporary(self, pod: Pod, noted: list[OpenFile]) -> None:
         found = self._temporary
         self._reader.save(pod, found.files, self._target, noted, self._go_on, "temporary")
-        # After the files: they may be closed for writing.
+        for path, status, leads_to in found.links:
+            place = self._reserve(len(leads_to))
+            os.pwrite(self._target, leads_to, place)
+            noted.append(replace(record(path, status, "link", place), size=len(leads_to)))
+        # After what is in them: they may be closed for writing.
         noted += [record(path, status, "directory") for path, status in found.directories]
 
     def _pipes(self, pod: Pod) -> Iterator[OpenFile]:

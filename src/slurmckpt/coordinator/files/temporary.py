@@ -23,18 +23,21 @@ _MAX_ENTRIES = 20_000
 _MAX_DEPTH = 64
 _MAX_FILES = 4096
 _MAX_OWN = 256
+_MAX_LINKS = 1024
 
 
 @dataclass
 class Temporary:
     """files: what is to be saved. directories: those of the job with all that is in them. left: what is not saved.
 
-    partial: a directory of the job's own in which there is more than is saved.
+    links: symbolic ones, with what they lead to. partial: a directory of the job's own in which there is more than is
+    saved.
     """
 
     files: list[ReadFile] = field(default_factory=list)
     directories: list[tuple[str, os.stat_result]] = field(default_factory=list)
     left: list[ReadFile] = field(default_factory=list)
+    links: list[tuple[str, os.stat_result, bytes]] = field(default_factory=list)
     partial: str = ""
 
 
@@ -76,7 +79,7 @@ def find(
         if not any(path == top or path.startswith(f"{top}/") for top in tops):
             tops.append(path)
             look.begin(pod.root, path)
-    found = Temporary()
+    found = Temporary(links=look.links)
     for file in sorted(look.files, key=lambda file: file.size):
         fits = file.size <= rules.settings.max_read_each and used + file.size <= rules.settings.max_read
         if fits and len(found.files) < _MAX_FILES:
@@ -113,11 +116,12 @@ def _above(paths: Iterable[str]) -> set[str]:
 
 
 class _Look:
-    """Goes through directories of the user's. files, directories: what was found."""
+    """Goes through directories of the user's. files, directories, links: what was found."""
 
     def __init__(self, rules: Rules, apart: frozenset[str], known: Collection[tuple[int, int]]) -> None:
         self.files: list[ReadFile] = []
         self.directories: list[tuple[str, os.stat_result]] = []
+        self.links: list[tuple[str, os.stat_result, bytes]] = []
         self.overflow = ""
         self._rules = rules
         self._apart = apart
@@ -185,6 +189,9 @@ class _Look:
         wanted = self._is_young(status) and self._rules.policy(path) != "keep" and self._rules.concern(path)
         if stat.S_ISREG(status.st_mode) and wanted:
             self.files.append(ReadFile(path, status.st_dev, status.st_ino, status.st_size, True, True))
+            return True
+        if stat.S_ISLNK(status.st_mode) and wanted and len(self.links) < _MAX_LINKS:
+            self.links.append((path, status, os.readlink(os.fsencode(entry.name), dir_fd=directory)))
             return True
         return False
 

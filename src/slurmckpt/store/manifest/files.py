@@ -14,9 +14,11 @@ MANIFEST_NAME = "manifest.json"
 SIGNATURE_NAME = "manifest.sig"
 
 Stored = Literal["plain", "zstd"]
-FilePolicy = Literal["truncate", "keep", "save", "unchanged", "carried", "pipe", "read", "temporary", "directory"]
+FilePolicy = Literal[
+    "truncate", "keep", "save", "unchanged", "carried", "pipe", "read", "temporary", "link", "directory"
+]
 _FILE_POLICIES: tuple[FilePolicy, ...] = get_args(FilePolicy)
-_SAVED = ("save", "read", "temporary")
+_SAVED = ("save", "read", "temporary", "link")
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class OpenFile:
 
     size: in bytes. policy: what a restore does with it (coordinator/files/rules.py). inode: decimal; empty when
     unknown. modified: ns since 1970. owner, group: ids. content: where its bytes begin in `files.data`, for the
-    policies that save it; else None. sample: a short hash of places in it, for "truncate"; empty when there is
-    none.
+    policies that save it (of a link: those of what it leads to); else None. sample: a short hash of places in it, for
+    "truncate"; empty when there is none.
     """
 
     path: str

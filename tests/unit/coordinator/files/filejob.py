@@ -143,7 +143,7 @@ def policies(saved: PodFiles) -> dict[str, str]:
 
 def next_moment(path: Path) -> int:
     """A time after the last change of a file, ns since 1970: by the clock of its file system, which may be behind."""
-    before, mark = path.stat().st_ctime_ns, path.with_name("mark")
+    before, mark = path.lstat().st_ctime_ns, path.with_name("mark")
 
     def now() -> int:
         mark.touch()

@@ -112,12 +112,69 @@ def test_what_is_older_than_the_job_is_not_its_own(job: Job) -> None:
     }
 
 
+def link(job: Job, name: str, leads_to: str) -> Path:
+    path = job.home / name
+    path.symlink_to(leads_to)
+    os.chown(path, *ME, follow_symlinks=False)
+    return path
+
+
+def test_links_are_made_anew_and_never_followed(job: Job) -> None:
+    """Those that lead nowhere, to what only root may see, or in a circle; with odd names; in a closed directory."""
+    directory(job, "sub")
+    links = {
+        "one": "file",
+        "sub/up": "../file",
+        "sub/a\nb\udcff": "/no\\where\udcfe",
+        "secret": "/etc/shadow",
+        "self": "self",
+    }
+    for name, leads_to in links.items():
+        os.utime(link(job, name, leads_to), (5, 5), follow_symlinks=False)
+    link(job, "stays", "as it was")
+    (job.home / "sub").chmod(0o500)
+    job.write("file")
+    saved = job.save()
+    kinds = {str(Path(one.path).relative_to(job.home)): one.policy for one in saved.open_files}
+    assert {name for name, policy in kinds.items() if policy == "link"} == {*links, "stays"}
+    assert kinds["sub"] == "directory" and not job.left
+    (job.home / "sub").chmod(0o700)
+    shutil.rmtree(job.home / "sub")
+    for name in ("one", "secret", "self", "stays"):
+        (job.home / name).unlink()
+    link(job, "stays", "as it is now")
+    job.bring_back()
+    for name, leads_to in links.items():
+        assert os.readlink(job.home / name) == leads_to
+        status = (job.home / name).lstat()
+        assert (status.st_uid, status.st_gid, status.st_mtime) == (*ME, 5)
+    assert os.readlink(job.home / "stays") == "as it is now"
+    assert stat.S_IMODE((job.home / "sub").stat().st_mode) == 0o500
+    # A restore that fails leaves nothing of it.
+    assert sorted(job.traces.files) == sorted(str(job.home / name) for name in links)
+
+
+def test_more_links_than_come_along(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(temporary, "_MAX_LINKS", 3)
+    directory(job, "many")
+    for number in range(4):
+        link(job, f"many/{number}", "nowhere")
+    assert sorted(policies(job.save()).values()) == ["link"] * 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to have links of another user")
+def test_links_of_others_and_old_ones(job: Job) -> None:
+    (job.home / "another's").symlink_to("nowhere")
+    job.since = next_moment(link(job, "old", "nowhere"))
+    assert below(job) == {}
+
+
 def test_a_directory_with_more_in_it_than_comes_along_is_not_made(job: Job) -> None:
     """Its files are."""
-    for name in ("link", "socket", "large", "nested/deep"):
+    for name in ("pipe", "socket", "large", "nested/deep"):
         directory(job, name)
         job.write(f"{name}/{name.replace('/', ' ')}.txt")
-    (job.home / "link/link").symlink_to("nowhere")
+    os.mkfifo(job.home / "pipe/pipe")
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(job.home / "socket/s"))
         os.chown(job.home / "socket/s", *ME)
@@ -127,7 +184,7 @@ def test_a_directory_with_more_in_it_than_comes_along_is_not_made(job: Job) -> N
         os.chown(job.home / "nested", *ME)
         job.settings = Files(max_read_each=100)
         saved = below(job)
-    files = {f"{name}.txt": "temporary" for name in ("link", "socket", "large", "nested deep")}
+    files = {f"{name}.txt": "temporary" for name in ("pipe", "socket", "large", "nested deep")}
     assert saved == files | {"socket": "directory"}
     assert job.left == (
         f"a restore on another node will miss {job.home}/large/large (1.5 MB), which the job has put on this node and"
@@ -194,7 +251,7 @@ def test_what_is_in_a_working_directory_is_the_jobs_anyway(job: Job) -> None:
 
 def test_a_working_directory_that_does_not_come_along_is_told(job: Job) -> None:
     own = directory(job, "own")
-    (own / "link").symlink_to("nowhere")
+    os.mkfifo(own / "pipe")
     for alone in (True, False):
         seen = found(job, own, alone=alone)
         assert seen.partial == str(own) and str(own) not in dict(seen.directories)
