@@ -29,6 +29,10 @@ def test_no_problem_anywhere(cluster: Cluster, node: str, role: str, user: str) 
     assert (found["roles"], found["root"]) == ([role], user == "root")
 
 
+def test_what_the_requeue_hook_decides_is_written_down(cluster: Cluster) -> None:
+    assert doctor(cluster, "ctl")["findings"]["log"]["verdict"] == "ok"
+
+
 def test_what_registering_changes(cluster: Cluster) -> None:
     cluster.run("slurmckpt", "node", "register", user="root", node="n1")
     assert doctor(cluster, "n1")["findings"]["node feature"]["verdict"] == "ok"
