@@ -52,7 +52,7 @@ def reference(running_cluster: Cluster) -> list[str]:
     """The lines of an undisturbed training."""
     directory = running_cluster.directory("reference")
     job = running_cluster.submit(TRAIN.format(steps=STEPS), *DDP, name="reference", directory=directory)
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert job.wait_end(280) == "COMPLETED", job.output()
     lines = training_lines(job)
     assert len(lines) == STEPS + 2
     return lines

@@ -34,7 +34,7 @@ TRAIN = """
 export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID)) USE_LIBUV=0
 srun -n2 python3 held_train.py --steps {steps} --width 32
 """
-STEPS = 220
+STEPS = 160
 DDP = ("--ntasks=2", "--mem=4000")
 # At the end of a script: the job does not end before finish().
 GATE = "until [ -e go ]; do sleep 0.1; done"
