@@ -66,7 +66,7 @@ def test_a_command_that_says_no_or_hangs_costs_the_checkpoint_and_nothing_else(
     cluster: Cluster, directory: Path
 ) -> None:
     """The reason is told, the job runs on, and what hung is gone."""
-    with settings(cluster, '[hooks]\ntimeout = "2s"'):
+    with settings(cluster, '[hooks]\ntimeout = "8s"'):
         job = cluster.submit(
             "echo begins; while [ ! -e end ]; do sleep 0.1; done",
             "--checkpoint-interval=infinite",
@@ -81,7 +81,7 @@ def test_a_command_that_says_no_or_hangs_costs_the_checkpoint_and_nothing_else(
 
         assert "ended with status 1" in refusal()
         (directory / "hang").touch()
-        assert "did not end within 2.0 s (hooks.timeout) and was killed" in refusal()
+        assert "did not end within 8.0 s (hooks.timeout) and was killed" in refusal()
         assert cluster.root(job.node(), "pgrep -fc 'sleep 543[2]'", check=False).stdout == "0\n"
         (directory / "hang").unlink()
         (directory / "yes").touch()

@@ -91,7 +91,7 @@ def test_srun_with_a_job_of_its_own(cluster: Cluster) -> None:
     done = cluster.run("python3", "-c", terminal, check=False)
     assert done.returncode == 3
     assert ours(done.stdout) == [ONLY_BATCH]
-    assert "/dev/pts/0" in done.stdout.splitlines()
+    assert "/dev/pts/" in done.stdout
 
 
 def test_steps_with_a_terminal_in_a_batch_job(cluster: Cluster, directory: Path) -> None:
