@@ -28,6 +28,7 @@ from slurmckpt.capture.judgements import (
     passing,
     pidfds,
     processes,
+    protections,
     size,
     sockets,
     unix,
@@ -47,6 +48,7 @@ _JUDGEMENTS: tuple[Callable[[Inspection], Iterator[Reason]], ...] = (
     ipc.judge,
     pidfds.judge,
     memory.judge,
+    protections.judge,
     devices.judge,
     size.judge,
     mounts.judge,
@@ -121,16 +123,17 @@ def scan(
     limits: Limits | None = None,
     shim_pid: int = 0,
     ranks: Mapping[int, int] | None = None,
+    frozen: bool = False,
 ) -> PodScan:
     """Look at the pod of `init_pid`. Pids are those of this node.
 
     known: CRIU's external keys (`file[MNT_HEX:INO_HEX]`, `pipe:[INODE]`) of the descriptors that will be given again
     at a restore. Any other descriptor from outside is a refusal. shim_pid: a process in the mount namespace that the
     pod's was made from, 0 for none: then what the job has mounted itself is not noticed. ranks: of the tasks, by their
-    pids inside the pod. Blocks while a file system does not answer: call it in a thread. Raises SlurmckptError when the
-    pod is gone, OSError when /proc cannot be read.
+    pids inside the pod. frozen: as of inspect(). Blocks while a file system does not answer: call it in a thread.
+    Raises SlurmckptError when the pod is gone, OSError when /proc cannot be read.
     """
-    seen = inspect(init_pid, leader_pid, known, limits or Limits(), shim_pid, ranks)
+    seen = inspect(init_pid, leader_pid, known, limits or Limits(), shim_pid, ranks, frozen)
     reasons = [reason for judge in _JUDGEMENTS for reason in judge(seen)]
     holders = seen.descriptors.sockets
     return PodScan(

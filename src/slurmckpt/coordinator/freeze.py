@@ -275,7 +275,7 @@ class Cut:
         faults.at("capture.measure")
         for participant in self.participants:
             # Only what must be exact is taken from this look; whether all can be dumped is CRIU's to say now.
-            participant.scan = await asyncio.to_thread(look, participant.step, participant.pod, self._choice)
+            participant.scan = await asyncio.to_thread(look, participant.step, participant.pod, self._choice, True)
             if participant.scan.moments:
                 raise Unsettled(participant.scan.moments[0])
             check_owners(participant.scan, participant.pod.uid)

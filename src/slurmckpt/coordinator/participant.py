@@ -49,7 +49,7 @@ class Participant:
     gpu: GpuImage | None = None
 
 
-def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
+def look(step: Step, pod: Pod, choice: Choice, frozen: bool = False) -> PodScan:
     """What its processes are and hold. Raises Unsettled when they have ended, or are just being started."""
     known = {key for task in pod.tasks.values() for key in task.keys.values()} | {pod.status_key}
     if choice.script is not None and step.name == "batch":
@@ -63,7 +63,7 @@ def look(step: Step, pod: Pod, choice: Choice) -> PodScan:
         raise Unsettled(reason)
     # A shim that has ended may have left its number to any other process.
     shim = step.shim if step.carrier and parent_of(step.shim) == step.carrier else 0
-    found = scan(pod.init_pid, leader.pid, known, shim_pid=shim, ranks=ranks(step, pod))
+    found = scan(pod.init_pid, leader.pid, known, shim_pid=shim, ranks=ranks(step, pod), frozen=frozen)
     stand_in = pod.settings.libexec / STAND_IN
     found.refusals.extend(
         f"{process} is connected to Slurm by itself, and its step would not come back: start it in the batch script,"

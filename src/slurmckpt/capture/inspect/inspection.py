@@ -13,6 +13,7 @@ from slurmckpt.capture.inspect.mounts import Mount, made_inside, mounts_of
 from slurmckpt.capture.inspect.network import Network, OtherSocket
 from slurmckpt.capture.inspect.peers import OuterPeer, connections_in_flight, exposed_names, in_flight, outer_peers
 from slurmckpt.capture.inspect.pidfds import Pidfd, pidfds
+from slurmckpt.capture.inspect.protections import Protections, read_protections
 from slurmckpt.capture.inspect.stepd import tcp_to_stepd
 from slurmckpt.capture.inspect.traits import Traits, read_traits
 from slurmckpt.capture.inspect.watches import Watched, watches
@@ -59,7 +60,8 @@ class Inspection:
     ids of the mounts that the job itself has made. places: where the processes work. watches: of inotify and fanotify.
     traits: of processes that have any. queues: names of POSIX message queues. notes: what could not be looked at.
     tcp_to_stepd: the inodes of connections with slurmstepd. small_files: processes that may not write a file as large
-    as CRIU's log, where root may not lift that, with how large one they may write.
+    as CRIU's log, where root may not lift that, with how large one they may write. protections: empty of a pod that
+    stands still.
     """
 
     init_pid: int
@@ -88,6 +90,7 @@ class Inspection:
     queues: list[str]
     tcp_to_stepd: list[int]
     small_files: list[tuple[Process, int]] = field(default_factory=list)
+    protections: list[Protections] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -103,11 +106,12 @@ def inspect(
     limits: Limits,
     shim_pid: int = 0,
     ranks: Mapping[int, int] | None = None,
+    frozen: bool = False,
 ) -> Inspection:
     """Look at the pod of `init_pid`. Pids are those of this node.
 
     shim_pid: a process in the mount namespace that the pod's was made from; 0 when there is none any more. ranks: of
-    the tasks, by their pids inside the pod.
+    the tasks, by their pids inside the pod. frozen: do they stand still? Then what takes long is not looked at again.
 
     Whatever seems to lead out of the pod is looked at twice, because the other end may have been created, or handed to
     a child, between the looks at two processes. Blocks while a file system does not answer: call it in a thread.
@@ -158,6 +162,7 @@ def inspect(
         traits=read_traits(init_pid, processes),
         queues=mqueues.names(init_pid),
         small_files=[] if _lifts_limits() else list(rlimits.fixed(processes)),
+        protections=[] if frozen else read_protections(processes),
         notes=notes,
     )
 
