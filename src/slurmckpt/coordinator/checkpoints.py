@@ -9,7 +9,7 @@ import random
 import shutil
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
 from slurmckpt import __version__
@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 # or later; the pauses are not all alike, so that they do not keep step with the script.
 _SETTLE_SECONDS = 10.0
 _RETRY_SECONDS = (0.02, 0.15)
-# As long when a task has died: what is done about it waits for the checkpoint, and it cannot be held for long.
-_END_SECONDS = 1.0
 _REMEMBERED = 5
 # How late a suspension, or its end, may be noticed.
 _LOOK_SECONDS = 1.0
@@ -77,6 +75,7 @@ class Checkpointer:
         self._skips = Skips(incarnation.spec.job.job_id, incarnation.journal, notices)
         self._under_way: asyncio.Task[Manifest] | None = None
         self._taken = 0
+        self._called_off = 0
         self._around: Surroundings | None = None
         # Which files these are may change with each checkpoint.
         self._has_told_left = False
@@ -112,6 +111,15 @@ class Checkpointer:
                 left, taken = seconds, self._taken
             elif not suspended(self._steps.values()):
                 left -= clock() - before
+
+    @contextlib.contextmanager
+    def called_off(self) -> Iterator[None]:
+        """Within, no checkpoint waits for a better moment: who goes back to the last one cannot wait for it."""
+        self._called_off += 1
+        try:
+            yield
+        finally:
+            self._called_off -= 1
 
     def abandon(self) -> None:
         """A newer incarnation runs: give up the checkpoint under way. take() then raises lease.LeaseLost."""
@@ -212,8 +220,7 @@ class Checkpointer:
         if self._around is None:
             self._around = await incarnation.files.run(surroundings, incarnation.spec.job.uid, incarnation.store.dir)
         clock = asyncio.get_running_loop().time
-        began, doubts = clock(), Doubts(clock)
-        given_up = began + _SETTLE_SECONDS
+        given_up, doubts = clock() + _SETTLE_SECONDS, Doubts(clock)
         while True:
             try:
                 async with incarnation.starting:
@@ -225,19 +232,17 @@ class Checkpointer:
                     captured.steps_started = started
                     return captured
             except Unsettled:
-                if clock() > given_up or (self._ends_wait() and clock() > began + _END_SECONDS):
+                if clock() > given_up or self._called_off:
                     raise
                 pause = random.uniform(*_RETRY_SECONDS)
             except Doubtful as error:
-                if settled := doubts.settled(error.reasons) or (error.reasons if self._ends_wait() else []):
+                if self._called_off:
+                    raise
+                if settled := doubts.settled(error.reasons):
                     raise Doubtful(*settled) from error
                 pause = PAUSE_SECONDS
                 doubts.look_again()
             await asyncio.sleep(pause)
-
-    def _ends_wait(self) -> bool:
-        """Whether ends of tasks are held: who decides about them may need the ranks for itself."""
-        return any(step.pod is not None and step.pod.exits for step in self._steps.values())
 
     def _tools(self) -> group.Tools:
         incarnation, settings = self._incarnation, self._incarnation.settings

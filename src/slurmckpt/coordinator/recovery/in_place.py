@@ -122,7 +122,8 @@ class InPlace:
 
     async def _lock(self, locks: contextlib.AsyncExitStack) -> None:
         """No checkpoint is taken meanwhile, and no step begins."""
-        await locks.enter_async_context(self._scene.checkpointer.one_at_a_time)
+        with self._scene.checkpointer.called_off():
+            await locks.enter_async_context(self._scene.checkpointer.one_at_a_time)
         await locks.enter_async_context(self._scene.incarnation.starting)
 
     def _hold_on(self, parts: Sequence[_Part], stack: contextlib.ExitStack) -> Sruns | None:

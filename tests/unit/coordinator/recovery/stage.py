@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -116,6 +117,7 @@ class FakeCheckpointer:
     taken: int = 0
     committed: list[Any] = field(default_factory=list)
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    called_off = staticmethod(contextlib.nullcontext)
 
     async def take(self) -> Manifest:
         if self.errors:
