@@ -238,7 +238,7 @@ class Checkpointer:
             except Doubtful as error:
                 if self._called_off:
                     raise
-                if settled := doubts.settled(error.reasons):
+                if settled := doubts.settled(error.reasons, error.is_moment):
                     raise Doubtful(*settled) from error
                 pause = PAUSE_SECONDS
                 doubts.look_again()

@@ -27,11 +27,15 @@ class Unsettled(Skipped):
 
 
 class Doubtful(Skipped):
-    """Refused, if it stays so: it may be a moment's (`doubts`). reasons: each of them a sentence."""
+    """Refused, if it stays so: it may be a moment's (`doubts`). reasons: each of them a sentence.
 
-    def __init__(self, *reasons: str) -> None:
+    is_moment: it is one, but jobs may have one after the other.
+    """
+
+    def __init__(self, *reasons: str, is_moment: bool = False) -> None:
         super().__init__("; ".join(reasons[:_TOLD]))
         self.reasons = reasons
+        self.is_moment = is_moment
 
 
 class Ended(Unsettled):

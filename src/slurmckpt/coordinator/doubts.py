@@ -34,12 +34,13 @@ class Doubts:
         """Another look begins. The first one needs no word."""
         self._look += 1
 
-    def settled(self, reasons: Sequence[str]) -> list[str]:
+    def settled(self, reasons: Sequence[str], is_moment: bool = False) -> list[str]:
         """Those of these reasons that count, in their order: seen before in the same words, or often, or late.
 
-        The same look may ask more than once.
+        The same look may ask more than once. is_moment: the same words are no sign that it is the same.
         """
         late = self._clock() - self._began > _PATIENCE_SECONDS
         for one in (*reasons, *map(kind, reasons)):
             self._seen[one].add(self._look)
-        return [one for one in reasons if late or len(self._seen[one]) > 1 or len(self._seen[kind(one)]) >= _TIMES]
+        twice = _TIMES if is_moment else 2
+        return [one for one in reasons if late or len(self._seen[one]) >= twice or len(self._seen[kind(one)]) >= _TIMES]

@@ -90,7 +90,7 @@ async def capture(
                 raise Unsettled("a process of the job ended while it was looked at") from error
             if isinstance(error, criu.CriuDied):
                 raise Skipped(str(error)) from error
-            raise Doubtful(str(error)) from error
+            raise Doubtful(str(error), is_moment=isinstance(error, criu.CriuMoment)) from error
         raise
     finally:
         for holder in holders:

@@ -13,7 +13,17 @@ from pathlib import Path
 import pytest
 
 from slurmckpt.capture import criu
-from slurmckpt.capture.criu import CriuError, DumpHooks, Installation, Limits, RestoreHooks, Target, installation
+from slurmckpt.capture.criu import (
+    CriuDied,
+    CriuError,
+    CriuMoment,
+    DumpHooks,
+    Installation,
+    Limits,
+    RestoreHooks,
+    Target,
+    installation,
+)
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"
 
@@ -178,10 +188,18 @@ def test_a_dump_that_criu_refuses(node: Node) -> None:
     with pytest.raises(CriuError) as raised:
         node.dump()
     assert "something nobody" in str(raised.value) and "\n" not in str(raised.value)
+    assert type(raised.value) is CriuError
     kept = node.top / "failure.log"
     assert "nobody has seen yet" in kept.read_text()
     # CRIU's log names files and commands of the job's user.
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
+def test_a_dump_that_met_a_moment(node: Node) -> None:
+    error = "(00.1) Error (criu/sk-inet.c:185): inet: In-flight connection (l) for 52c43bc"
+    node.program(f"""open(images + "/dump.log", "w").write({error!r}); answer(False, rpc.DUMP)""")
+    with pytest.raises(CriuMoment, match="the next checkpoint will do"):
+        node.dump()
 
 
 def test_the_failure_log_is_closed_to_others_even_if_it_was_not(node: Node) -> None:
@@ -202,7 +220,7 @@ def test_what_enter_says_when_criu_was_not_even_started(node: Node) -> None:
 
 def test_a_criu_that_dies_without_a_word(node: Node) -> None:
     node.program('notify("pre-dump"); os.kill(os.getpid(), 9)')
-    with pytest.raises(CriuError, match=r"^CRIU refused the dump: it ended without an answer$"):
+    with pytest.raises(CriuDied, match=r"^CRIU refused the dump: it ended without an answer$"):
         node.dump()
 
 

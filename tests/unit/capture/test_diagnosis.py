@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmckpt.capture import diagnosis
-from slurmckpt.capture.diagnosis import explain_dump, explain_restore, tables
+from slurmckpt.capture.diagnosis import explain_dump, explain_restore, is_moment, tables
 
 NOISE = """(00.000045) Unable to get $HOME directory, local configuration file will not be used.
 (00.001342) Warn  (criu/kerndat.c:1236): Can't keep kdat cache on non-tempfs
@@ -286,6 +286,30 @@ def test_real_restores_name_the_process() -> None:
 )
 def test_real_restores(text: str, sentence: str) -> None:
     assert explain_restore(NOISE + text + "(00.01) Error (criu/cr-restore.c:2331): Restoring FAILED.\n") == sentence
+
+
+# As CRIU 4.2.1 says it of tasks that end while it stops them.
+GONE = "(00.002) Error (compel/src/lib/infect.c:417): Unable to detach from 181273: No such process\n"
+UNSEIZED = "(00.01) Error (compel/src/lib/infect.c:262): Unseizable non-zombie 101 found, state S, err -1/10\n"
+IN_FLIGHT = (
+    "(00.12) Error (criu/sk-inet.c:185): inet: In-flight connection (l) for 52c43bc\n"
+    "(00.12) Error (criu/sk-inet.c:186): inet: In-flight connections can be ignored with the --skip-in-flight option.\n"
+    "(00.12) Error (criu/cr-dump.c:1545): Dump files (pid: 385356) failed with -1\n"
+)
+DEVICE = "(00.01) Error (criu/files-ext.c:99): Can't dump file 5 of that type [20666] (chr 1:11)\n"
+
+
+@pytest.mark.parametrize(
+    "text, moment",
+    [(GONE, True), (IN_FLIGHT, True), (UNSEIZED, False), (DEVICE, False), (UNSEIZED + GONE, True), ("", False)],
+)
+def test_what_is_over_a_moment_later(text: str, moment: bool) -> None:
+    assert is_moment(NOISE + text + END) == moment
+
+
+def test_one_that_ended_while_it_was_stopped_is_not_taken_for_the_reason() -> None:
+    """CRIU says so of it, and goes on without it."""
+    assert "has a device (number 1:11) open" in explain_dump(NOISE + UNSEIZED + DEVICE + END)
 
 
 def test_real_dumps_of_no_certain_process() -> None:

@@ -52,6 +52,15 @@ def test_two_of_a_kind_in_one_look_are_one_look() -> None:
     assert looks(Doubts(), *found) == [[], [], [], found[3]]
 
 
+def test_moments_may_come_one_after_the_other() -> None:
+    """In the same words: a server is connected with all the time."""
+    doubts, counted = Doubts(), []
+    for _ in range(4):
+        counted.append(doubts.settled(["a connection was just being made"], is_moment=True))
+        doubts.look_again()
+    assert counted == [[], [], [], ["a connection was just being made"]]
+
+
 def test_what_took_long_is_not_worth_a_repetition() -> None:
     clock = Clock()
     doubts = Doubts(clock)

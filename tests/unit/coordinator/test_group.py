@@ -286,6 +286,7 @@ def test_one_dump_that_fails_ends_the_cut_with_its_own_reason(stage: Stage, user
     "error, kind",
     [
         (criu.CriuError("CRIU: Unable to detach from 4711: No such process"), Doubtful),
+        (criu.CriuMoment("a connection was just being made"), Doubtful),
         (OSError(5, "Input/output error"), Doubtful),
         (criu.CriuDied("CRIU refused the dump: it ended without an answer"), Skipped),
     ],
@@ -298,6 +299,7 @@ def test_a_dump_that_fails_may_be_worth_another_one(
     with pytest.raises(Skipped) as raised:
         stage.capture([running("0"), running("1")], user_files)
     assert type(raised.value) is kind
+    assert getattr(raised.value, "is_moment", False) == isinstance(error, criu.CriuMoment)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ resolves descriptors of its peer through the peer's pid, which means nothing in 
 criu.org/RPC.
 """
 
-from slurmckpt.capture.criu.installation import CriuDied, CriuError, Installation, find, warm_up
+from slurmckpt.capture.criu.installation import CriuDied, CriuError, CriuMoment, Installation, find, warm_up
 from slurmckpt.capture.criu.requests import DumpHooks, Limits, RestoreHooks, dump, restore
 from slurmckpt.capture.criu.swrk import Target
 
 __all__ = [
     "CriuDied",
     "CriuError",
+    "CriuMoment",
     "DumpHooks",
     "Installation",
     "Limits",

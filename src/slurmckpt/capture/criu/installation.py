@@ -23,6 +23,10 @@ class CriuError(SlurmckptError):
         self.log = log
 
 
+class CriuMoment(CriuError):
+    """It met something that is over a moment later."""
+
+
 class CriuDied(CriuError):
     """It was killed, or could not even be executed: what it said of the processes is not why."""
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from slurmckpt.capture import criu_rpc_pb2 as rpc
 from slurmckpt.capture import tcpimages
-from slurmckpt.capture.criu.installation import CriuDied, CriuError, Installation
+from slurmckpt.capture.criu.installation import CriuDied, CriuError, CriuMoment, Installation
 from slurmckpt.capture.criu.swrk import Target, Worker, converse, swrk
-from slurmckpt.capture.diagnosis import explain_dump, explain_restore
+from slurmckpt.capture.diagnosis import explain_dump, explain_restore, is_moment
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ async def dump(
         _keep(installation, images / _DUMP_LOG)
         reason = _complaint(answer, worker)
         text = _log(images / _DUMP_LOG)
-        kind = CriuDied if answer is None else CriuError
+        kind = CriuDied if answer is None else CriuMoment if is_moment(text) else CriuError
         raise kind(explain_dump(text, hooks.names) or f"CRIU refused the dump: {reason}", text)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from slurmckpt.capture.diagnosis.tables import COMMON, CONSEQUENCE, DUMP, HARMLESS, RESTORE, Table
+from slurmckpt.capture.diagnosis.tables import COMMON, CONSEQUENCE, DUMP, HARMLESS, MOMENT, RESTORE, Table
 from slurmckpt.errors import one_line
 
 LOG_TAIL = 256 * 1024
@@ -39,6 +39,12 @@ def explain_dump(log_text: str, names: Mapping[int, str] | None = None) -> str:
     return _explain(log_text, [*DUMP, *COMMON], names or {})
 
 
+def is_moment(log_text: str) -> bool:
+    """Whether a dump failed for something that is over a moment later. log_text: as of explain_dump()."""
+    errors, _ = _read(log_text[-LOG_TAIL:])
+    return any(MOMENT.search(error.text) for error in _telling(errors))
+
+
 def explain_restore(log_text: str, names: Mapping[int, str] | None = None) -> str:
     """Why a restore failed: one sentence. An error that is not known is quoted.
 
@@ -50,8 +56,7 @@ def explain_restore(log_text: str, names: Mapping[int, str] | None = None) -> st
 def _explain(text: str, table: Table, given: Mapping[int, str]) -> str:
     errors, found = _read(text[-LOG_TAIL:])
     names = found | dict(given)
-    told = [error for error in errors if error.text and not HARMLESS.search(error.text)]
-    real = [error for error in told if not CONSEQUENCE.search(error.text)] or told
+    real = _telling(errors)
     # An unknown error is often the first half of a known one (what could not be opened, then what that was for).
     for error in real:
         for pattern, sentence in table:
@@ -62,6 +67,12 @@ def _explain(text: str, table: Table, given: Mapping[int, str]) -> str:
         return ""
     whose = f" ({names[real[0].pid]})" if real[0].pid in names else ""
     return f"CRIU: {one_line(real[0].text, _QUOTED)}{whose}"
+
+
+def _telling(errors: Iterable[_Error]) -> list[_Error]:
+    """Those that say why, as far as any does."""
+    told = [error for error in errors if error.text and not HARMLESS.search(error.text)]
+    return [error for error in told if not CONSEQUENCE.search(error.text)] or told
 
 
 def _read(text: str) -> tuple[list[_Error], dict[int, str]]:

@@ -27,6 +27,16 @@ CONSEQUENCE = re.compile(
     r"|with parasite|Can't cure \(pid: \d+\)"
     r"|(?:Dump (?:core|files|mappings|fs)|Collect mappings) \(pid: \d+\) failed"
     r"|Failed to wait (?:for|on) helpers"
+    # A process that ended just then, whom CRIU forgets; or that somebody else traces, which is then all it says.
+    r"|Unseizable non-zombie \d+ found"
+)
+
+# Of a process that ends, begins, or is just connected with: a moment later the same dump succeeds.
+MOMENT = re.compile(
+    r"In-flight connection|[Nn]on-empty write queue on an in-flight"
+    r"|[Ii]ndividually stopped threads|Zombies? (?:with )?threads? (?:is |are )?not supported|Zombie with children"
+    r"|zombie \d+ \(comm .*\) found while seizing|A root task is dead"
+    r"|Unable to detach from \d+: No such process|Task pid reused while suspending|task not stopped after seize"
 )
 
 
