@@ -17,7 +17,12 @@ GATE = (
     "tests/unit/gate/test_quiesce.py",
     "tests/unit/gate/test_random_programs.py",
 )
-PLUGIN = ("tests/unit/gate/test_plugin.py", "tests/unit/gate/test_chain.py", "tests/unit/gate/test_processes.py")
+PLUGIN = (
+    "tests/unit/gate/test_plugin.py",
+    "tests/unit/gate/test_chain.py",
+    "tests/unit/gate/test_processes.py",
+    "tests/unit/gate/test_double_programs.py",
+)
 CUDA = (
     "tests/unit/capture/cuda/test_group.py",
     "tests/unit/capture/cuda/test_client.py",
@@ -225,6 +230,13 @@ MUTANTS = (
         PLUGIN,
     ),
     Mutant("captured-counts", "gate/plugin.c", "    if (event->coll_api.captured)\n", "    if (false)\n", PLUGIN),
+    Mutant(
+        "a-send-ends-its-group",
+        "gate/plugin.c",
+        "    *handle = &own_group;\n",
+        "    *handle = &own_event;\n",
+        PLUGIN,
+    ),
     Mutant("held-in-the-middle", "gate/plugin.c", "    gate_exit(&thread.group);\n", "", PLUGIN),
     # All ranks at once.
     Mutant(
