@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import logging
 import os
 import platform
@@ -49,9 +48,7 @@ def save(processes: Sequence[Process], given: Sequence[int], images: Path) -> No
         dumped = procfs.read_record(f"{procfs.PROC}/{process.pid}/coredump_filter")
         if dumped:
             filters[str(process.ns_pid)] = dumped.decode().strip()
-    note = json.dumps({"given": list(given), "threads": threads, "filters": filters})
-    with notes.create(images / FILE) as file:
-        file.write(note)
+    notes.save(images / FILE, {"given": list(given), "threads": threads, "filters": filters})
 
 
 def apply(init_pid: int, given: Sequence[int], images: Path) -> None:
@@ -60,9 +57,8 @@ def apply(init_pid: int, given: Sequence[int], images: Path) -> None:
     What the kernel refuses is logged and left as it is: a rank that runs on other CPUs is better than none. Raises
     OSError when the note cannot be read, SlurmckptError when the pod is gone.
     """
-    try:
-        note: dict[str, Any] = json.loads((images / FILE).read_text(encoding="ascii"))
-    except FileNotFoundError:
+    note: dict[str, Any] | None = notes.load(images / FILE)
+    if note is None:
         return
     for process in pod_processes(init_pid):
         if (dumped := note["filters"].get(str(process.ns_pid))) is not None:

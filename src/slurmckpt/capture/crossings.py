@@ -14,7 +14,6 @@ takes the filters away. What was dropped meanwhile TCP sends again.
 from __future__ import annotations
 
 import ipaddress
-import json
 import socket
 import struct
 from collections.abc import Iterator, Sequence
@@ -90,10 +89,7 @@ def seal(pods: Sequence[Dumped]) -> None:
 
 def pairs(directory: Path) -> dict[Pair, bool]:
     """Those of these images, (local, remote) as `address:port`; and whether each had keepalive. Raises OSError."""
-    try:
-        note = json.loads((directory / FILE).read_text(encoding="ascii"))
-    except FileNotFoundError:
-        return {}
+    note = notes.load(directory / FILE) or []
     return {(one["local"], one["remote"]): one["keepalive"] for one in note}
 
 
@@ -156,8 +152,7 @@ def _deafen(ends: Sequence[_End]) -> None:
         for end in ends
         for local, remote in [end.pair]
     ]
-    with notes.create(directory / FILE) as file:
-        json.dump(note, file)
+    notes.save(directory / FILE, note)
 
 
 def _endpoint(family: int, words: Sequence[int], port: int) -> str:

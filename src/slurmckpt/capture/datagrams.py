@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import ipaddress
-import json
 import logging
 import socket
 import struct
@@ -44,8 +43,7 @@ def save(processes: Iterable[Process], keys: Iterable[str], images: Path) -> Non
     """Note beside the images what waits at these sockets. keys: `PID/FD` inside the pod. Raises OSError."""
     found = {key: waiting for key, one in heldsockets.named(processes, keys) if (waiting := list(_waiting(one)))}
     if found:
-        with notes.create(images / FILE) as file:
-            json.dump(found, file)
+        notes.save(images / FILE, found)
 
 
 def apply(init_pid: int, images: Path) -> None:
@@ -53,9 +51,8 @@ def apply(init_pid: int, images: Path) -> None:
 
     Raises OSError when the note cannot be read, SlurmckptError when the pod is gone.
     """
-    try:
-        note: dict[str, list[Noted]] = json.loads((images / FILE).read_text(encoding="ascii"))
-    except FileNotFoundError:
+    note: dict[str, list[Noted]] | None = notes.load(images / FILE)
+    if note is None:
         return
     for key, one in heldsockets.named(pod_processes(init_pid), note):
         packets = [packet for text, host, port in note[key] if (packet := _packet(one, text, host, port))]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import array
 import ctypes
 import fcntl
-import json
 import os
 import select
 import socket
@@ -44,8 +43,7 @@ def has_failed(one: socket.socket) -> bool:
 def save(keys: Sequence[str], images: Path) -> None:
     """Note beside the images which sockets have failed. keys: `PID/FD` inside the pod. Raises OSError."""
     if keys:
-        with notes.create(images / FILE) as file:
-            json.dump(keys, file)
+        notes.save(images / FILE, keys)
 
 
 def apply(init_pid: int, images: Path) -> None:
@@ -53,9 +51,8 @@ def apply(init_pid: int, images: Path) -> None:
 
     Raises OSError when one does not, SlurmckptError when the pod is gone.
     """
-    try:
-        note: list[str] = json.loads((images / FILE).read_text(encoding="ascii"))
-    except FileNotFoundError:
+    note: list[str] | None = notes.load(images / FILE)
+    if note is None:
         return
     for _, one in heldsockets.named(pod_processes(init_pid), note):
         _fail(one)

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import json
 import logging
 import socket
 import struct
@@ -67,8 +66,7 @@ def save(init_pid: int, processes: Iterable[Process], images: Path) -> None:
         if found:
             note[key] = found
     if note:
-        with notes.create(images / FILE) as file:
-            json.dump(note, file)
+        notes.save(images / FILE, note)
 
 
 def apply(init_pid: int, images: Path) -> None:
@@ -76,9 +74,8 @@ def apply(init_pid: int, images: Path) -> None:
 
     What the kernel refuses is logged. Raises OSError when the note cannot be read, SlurmckptError when the pod is gone.
     """
-    try:
-        note: dict[str, dict[str, Any]] = json.loads((images / FILE).read_text(encoding="ascii"))
-    except FileNotFoundError:
+    note: dict[str, dict[str, Any]] | None = notes.load(images / FILE)
+    if note is None:
         return
     for key, one in heldsockets.named(pod_processes(init_pid), note):
         for name, address, mode, sources in note[key].get("joined", []):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import logging
 import platform
 import resource
@@ -66,8 +65,7 @@ class Lifted:
         note: Limits = {}
         for process, kind, limits in found:
             note.setdefault(process.ns_pid, {})[kind] = limits
-        with notes.create(images / FILE) as file:
-            json.dump(note, file)
+        notes.save(images / FILE, note)
         for process, kind, limits in found:
             self._limits.append((process, kind, limits))
             _set(process, kind, (resource.RLIM_INFINITY if self._real is None else limits[1],) * 2)
@@ -79,9 +77,8 @@ class Lifted:
 
 def read(images: Path) -> Limits:
     """The limits of the processes of these images. Raises OSError or ValueError when the note cannot be read."""
-    try:
-        note = json.loads((images / FILE).read_text(encoding="ascii"))
-    except FileNotFoundError:
+    note = notes.load(images / FILE)
+    if note is None:
         return {}
     try:
         return {

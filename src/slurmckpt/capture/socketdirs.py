@@ -9,7 +9,6 @@ is root's and has the sticky bit.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 import threading
@@ -49,9 +48,7 @@ def find(init_pid: int, directory: str, uid: int) -> OwnDirectory | None:
 def save(directories: Sequence[OwnDirectory], images: Path) -> None:
     """Note them beside the images; nothing when there are none. Raises OSError."""
     if directories:
-        note = json.dumps([asdict(one) for one in directories])
-        with notes.create(images / FILE) as file:
-            file.write(note)
+        notes.save(images / FILE, [asdict(one) for one in directories])
 
 
 def take(init_pid: int, images: Path) -> contextlib.ExitStack:
@@ -59,10 +56,7 @@ def take(init_pid: int, images: Path) -> contextlib.ExitStack:
 
     Raises Refused or OSError.
     """
-    try:
-        note = json.loads((images / FILE).read_text(encoding="ascii"))
-    except FileNotFoundError:
-        note = []
+    note = notes.load(images / FILE) or []
     with contextlib.ExitStack() as stack:
         for each in note:
             stack.enter_context(_taken(init_pid, OwnDirectory(**each)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import logging
 import socket
 from collections.abc import Iterable, Iterator
@@ -72,8 +71,7 @@ def save(processes: Iterable[Process], images: Path) -> None:
     """Note beside the images what the sockets of these processes have; nothing without any. Raises OSError."""
     found = {key: options for key, one in heldsockets.all_of(processes) if (options := _worth_noting(one))}
     if found:
-        with notes.create(images / FILE) as file:
-            json.dump(found, file)
+        notes.save(images / FILE, found)
 
 
 def apply(init_pid: int, images: Path) -> None:
@@ -81,9 +79,8 @@ def apply(init_pid: int, images: Path) -> None:
 
     Raises OSError when the note cannot be read, SlurmckptError when the pod is gone.
     """
-    try:
-        note: dict[str, Options] = json.loads((images / FILE).read_text(encoding="ascii"))
-    except FileNotFoundError:
+    note: dict[str, Options] | None = notes.load(images / FILE)
+    if note is None:
         return
     for key, one in heldsockets.named(pod_processes(init_pid), note):
         now = _read(one)

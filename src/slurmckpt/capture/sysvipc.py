@@ -8,7 +8,6 @@ semaphore set had been used (sem_otime, by which programs tell a set that somebo
 from __future__ import annotations
 
 import ctypes
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,16 +48,13 @@ def save(init_pid: int, images: Path) -> None:
     """Note beside the images what they leave out; nothing when there is nothing. Raises IpcError or OSError."""
     found = look(init_pid)
     if found.removed or found.used:
-        note = json.dumps({"removed": found.removed, "used": found.used})
-        with notes.create(images / FILE) as file:
-            file.write(note)
+        notes.save(images / FILE, {"removed": found.removed, "used": found.used})
 
 
 def mend(init_pid: int, images: Path) -> None:
     """Put right what CRIU has restored from these images, before the processes run. Raises IpcError or OSError."""
-    try:
-        note = json.loads((images / FILE).read_text(encoding="ascii"))
-    except FileNotFoundError:
+    note = notes.load(images / FILE)
+    if note is None:
         return
 
     def put_right() -> None:

@@ -8,7 +8,6 @@ in the time of day would expire later by as long as the job has waited for its r
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -22,8 +21,7 @@ _SECOND = 1_000_000_000
 
 def save(images: Path) -> None:
     """Note the time of day beside the images. Raises OSError."""
-    with notes.create(images / FILE) as file:
-        json.dump({"taken": time.time_ns()}, file)
+    notes.save(images / FILE, {"taken": time.time_ns()})
 
 
 def adjust(images: Path) -> None:
@@ -32,10 +30,10 @@ def adjust(images: Path) -> None:
     Raises OSError or ImageError of `fileimages`.
     """
     note = images / FILE
-    try:
-        taken = json.loads(note.read_text(encoding="ascii"))["taken"]
-    except FileNotFoundError:
+    found = notes.load(note)
+    if found is None:
         return
+    taken = found["taken"]
     passed = max(time.time_ns() - taken, 0)
     fileimages.rewrite(images, lambda entry: entry.HasField("tfd") and _adjust(entry.tfd, passed))
     note.unlink()
