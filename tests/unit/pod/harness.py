@@ -304,14 +304,22 @@ class Pod:
         self.go(shims)
 
     def announce(
-        self, shims: Sequence[Shim], *, deny: str = "io_uring", path: Path = POD / "leader", pid: int = LEADER_PID
+        self,
+        shims: Sequence[Shim],
+        *,
+        deny: str = "io_uring",
+        path: Path = POD / "leader",
+        pid: int = LEADER_PID,
+        cgroups: Mapping[int, Path] | None = None,
     ) -> None:
+        """cgroups: by task, the file that it joins."""
         first = shims[0]
         groups = ",".join(str(group) for group in first.groups)
         user = (("uid", first.uid), ("gid", first.gid), ("groups", groups))
         self.wire.send("LEADER", *user, path=path, ntasks=len(shims), deny=deny, pid=pid)
         for index, shim in enumerate(shims):
-            self.task(index, shim)
+            joined = (cgroups or {}).get(index)
+            self.task(index, shim, *([("cgroup", joined)] if joined else []))
 
     def task(self, index: int, shim: Shim, *pairs: tuple[str, object]) -> None:
         self.wire.send("TASK", ("index", index), *pairs, fds=(shim.wire.sock.fileno(), *shim.fds))

@@ -199,18 +199,7 @@ def test_cgroups_of_each_task(coordinator: FakeCoordinator, scratch: Path) -> No
             made.append(group)
         shims = [coordinator.started_shim(shell("cat /proc/self/cgroup")) for _ in range(2)]
         pod = coordinator.pod(shims[0], "--cgroup", str(groups[0] / "cgroup.procs"))
-        first = shims[0]
-        pod.wire.send(
-            "LEADER",
-            path=Path(__file__).parents[3] / "pod/leader",
-            uid=first.uid,
-            gid=first.gid,
-            groups="",
-            ntasks=2,
-            pid=100,
-        )
-        pod.task(0, shims[0])
-        pod.task(1, shims[1], ("cgroup", groups[1] / "cgroup.procs"))
+        pod.announce(shims, cgroups={1: groups[1] / "cgroup.procs"})
         pod.go(shims)
         seen = [shim.finish()[1] for shim in shims]
         assert f"/{groups[0].name}\n" in seen[0] and f"/{groups[1].name}\n" in seen[1]
@@ -225,16 +214,7 @@ def test_cgroups_of_each_task(coordinator: FakeCoordinator, scratch: Path) -> No
 def test_a_task_that_cannot_join_its_cgroup_does_not_run(coordinator: FakeCoordinator, scratch: Path) -> None:
     shim = coordinator.started_shim(shell(f"touch {scratch}/ran"))
     pod = coordinator.pod(shim)
-    pod.wire.send(
-        "LEADER",
-        path=Path(__file__).parents[3] / "pod/leader",
-        uid=shim.uid,
-        gid=shim.gid,
-        groups="",
-        ntasks=1,
-        pid=100,
-    )
-    pod.task(0, shim, ("cgroup", "/no/such/cgroup.procs"))
+    pod.announce([shim], cgroups={0: Path("/no/such/cgroup.procs")})
     pod.go([shim])
     code, _, err = shim.finish()
     assert code == 1
