@@ -16,6 +16,7 @@ from slurmckpt.capture import attributes, criu, crossings, fileimages, multicast
 from slurmckpt.capture.cuda.mapping import Pairs
 from slurmckpt.capture.processes import pid_on_node, pod_processes
 from slurmckpt.coordinator import gating, held, outputs, reunion, scriptpaths, shm, shm_charged
+from slurmckpt.coordinator.correspondence import inheritance, name_by_path, names
 from slurmckpt.coordinator.files.putting_back import Traces, fill_carried, put_back
 from slurmckpt.coordinator.gpus import Gpus
 from slurmckpt.coordinator.network import JobNetwork, PodNetwork
@@ -27,7 +28,7 @@ from slurmckpt.coordinator.streams import OutputHolder
 from slurmckpt.coordinator.task import Task
 from slurmckpt.errors import Refused, SlurmckptError
 from slurmckpt.store.identity import UserFiles
-from slurmckpt.store.manifest import Manifest, OutputFile, StepImage, TaskImage
+from slurmckpt.store.manifest import Manifest, StepImage, TaskImage
 
 log = logging.getLogger(__name__)
 
@@ -67,21 +68,6 @@ class Stand:
 
 class Lost(SlurmckptError):
     """The restore failed when pod init had the shims already: they can be given to nothing else, the tasks are lost."""
-
-
-def mismatch(image: StepImage, step: Step) -> str:
-    """Why this step is not the one in the image, or an empty text."""
-    if image.ntasks != step.ntasks:
-        return f"step {step.name} had {image.ntasks} tasks on its node and has {step.ntasks} now"
-    if image.argv_digest != step.argv_digest:
-        return (
-            f"step {step.name} is {step.command!r} now, and was {image.command!r}"
-            if step.command != image.command
-            else f"step {step.name} ran in another directory, or with other arguments, than now: {step.command!r}"
-        )
-    if image.script_digest != step.script_file.digest:
-        return "the batch script is not the one that ran at the checkpoint"
-    return ""
 
 
 async def restore(
@@ -351,52 +337,3 @@ async def check_rights(
         await files.run_to_end(reopened.check, objects, root, pod.uid)
     finally:
         os.close(root)
-
-
-def inheritance(image: StepImage, given: Mapping[int, Mapping[int, int]]) -> dict[str, int]:
-    """CRIU's key of each outside descriptor in the image -> the descriptor that the task has in its place now.
-
-    given: by task, its descriptors by number. Raises Refused when the tasks or their descriptors are others than those
-    in the image.
-    """
-    added = sorted(given.keys() - {saved.index for saved in image.tasks})
-    if added:
-        raise Refused(f"task {added[0]} of step {image.step} had not started at the checkpoint")
-    inherit: dict[str, int] = {}
-    for saved in image.tasks:
-        descriptors = given.get(saved.index)
-        if descriptors is None:
-            raise Refused(f"task {saved.index} of step {image.step} did not start")
-        for number, key in saved.descriptors.items():
-            if key.startswith("socket:"):
-                continue
-            descriptor = descriptors.get(int(number))
-            if descriptor is None:
-                raise Refused(f"task {saved.index} of step {image.step} has no descriptor {number} now")
-            inherit.setdefault(key, descriptor)
-    return inherit
-
-
-def name_by_path(inherit: dict[str, int], entries: Sequence[OutputFile], image: StepImage) -> None:
-    """Name the output files of this step as CRIU looks them up.
-
-    For a regular file CRIU asks for an inherited descriptor by the path in the image, without its leading slash, and
-    not by the external key (files-reg.c); without one it opens the path anew, with an offset of its own.
-    """
-    keys = {
-        f"{image.step}/{saved.index}/{number}": key
-        for saved in image.tasks
-        for number, key in saved.descriptors.items()
-    }
-    for entry in entries:
-        for holder in entry.holders:
-            key = keys.get(holder)
-            if key is not None and key in inherit:
-                inherit[entry.path.lstrip("/")] = inherit.pop(key)
-
-
-def names(image: StepImage) -> dict[int, str]:
-    """What its tasks are called in messages, by their pids inside the pod."""
-    if image.step == "batch":
-        return {task.pid: f"process {task.pid} of the batch script" for task in image.tasks}
-    return {task.pid: f"process {task.pid} of rank {task.gtask}" for task in image.tasks}

@@ -10,7 +10,18 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from slurmckpt import faults
-from slurmckpt.coordinator import failures, finished, gating, gpu_launch, outputs, restoring, scriptpaths, shm, trust
+from slurmckpt.coordinator import (
+    correspondence,
+    failures,
+    finished,
+    gating,
+    gpu_launch,
+    outputs,
+    restoring,
+    scriptpaths,
+    shm,
+    trust,
+)
 from slurmckpt.coordinator.files.putting_back import take_away
 from slurmckpt.coordinator.first_pid import place
 from slurmckpt.coordinator.incarnation import Incarnation
@@ -149,7 +160,9 @@ class StepRunner:
             if image.launches:
                 reason = await self._come_back_with_steps(plan, image, step, tasks, groups)
             else:
-                reason = restoring.mismatch(image, step) or await self._try_restore(plan, image, step, tasks, groups)
+                reason = correspondence.mismatch(image, step) or await self._try_restore(
+                    plan, image, step, tasks, groups
+                )
             if not reason:
                 return
             if await self._ending():
@@ -186,7 +199,7 @@ class StepRunner:
         self, plan: Plan, image: StepImage, step: Step, tasks: Sequence[Task], groups: Sequence[int]
     ) -> str:
         """Restore the batch script together with the steps that it waits for; or the reason why it cannot be."""
-        reason = restoring.mismatch(image, step)
+        reason = correspondence.mismatch(image, step)
         if reason:
             return reason
         waited_for = {launch.step for launch in image.launches if launch.step and launch.status is None}
@@ -249,7 +262,7 @@ class StepRunner:
             returning.missing.discard(step.name)
             await returning.stand()
 
-        reason = restoring.mismatch(image, step)
+        reason = correspondence.mismatch(image, step)
         more = restoring.Stand(stand, returning.meet)
         reason = reason or await self._try_restore(plan, image, step, tasks, groups, more)
         if reason:

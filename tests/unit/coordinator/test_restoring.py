@@ -13,7 +13,7 @@ import pytest
 
 from slurmckpt.capture import crossings
 from slurmckpt.coordinator import restoring
-from slurmckpt.coordinator.restoring import mismatch
+from slurmckpt.coordinator.correspondence import inheritance, mismatch
 from slurmckpt.coordinator.scriptfile import ScriptFile
 from slurmckpt.coordinator.step import Step
 from slurmckpt.errors import Refused
@@ -77,7 +77,7 @@ def inherit(saved: dict[int, dict[str, str]], now: dict[int, list[int]]) -> dict
             tasks.append(task(one, descriptors, index, ntasks=10))
         try:
             wanted = image([saved_task(index, keys) for index, keys in saved.items()], ntasks=10)
-            found = restoring.inheritance(wanted, {each.hello.task: each.descriptors for each in tasks})
+            found = inheritance(wanted, {each.hello.task: each.descriptors for each in tasks})
         finally:
             for each in tasks:
                 each.close()

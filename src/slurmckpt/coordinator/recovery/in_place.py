@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from slurmckpt.capture import attributes, criu, crossings, recreate, sysvipc
 from slurmckpt.capture.cuda.mapping import Pairs
 from slurmckpt.capture.drain import drain
-from slurmckpt.coordinator import failures, network, outputs, restoring, shm
+from slurmckpt.coordinator import correspondence, failures, network, outputs, restoring, shm
 from slurmckpt.coordinator.cut import CutAborted, Rendezvous
 from slurmckpt.coordinator.files.putting_back import Traces, fill_carried, put_back
 from slurmckpt.coordinator.plan import Plan, Planner
@@ -177,7 +177,7 @@ class InPlace:
             step = running.pop(image.step, None)
             if step is None or step.pod is None:
                 raise Unfit(f"step {image.step}, which #{manifest.seq} holds, runs no more")
-            if reason := restoring.mismatch(image, step):
+            if reason := correspondence.mismatch(image, step):
                 raise Unfit(reason)
             for saved in image.tasks:
                 if not saved.exited and step.pod.tasks[saved.index].status is not None:
@@ -259,10 +259,10 @@ class InPlace:
 
     def _inheritance(self, plan: Plan, part: _Part, sruns: Sruns | None) -> dict[str, int]:
         """CRIU's key of each descriptor from outside -> ours. Raises SlurmckptError or OSError."""
-        inherit = restoring.inheritance(part.image, part.step.streams.given)
+        inherit = correspondence.inheritance(part.image, part.step.streams.given)
         part.pod.reopen_status_pipe()
         inherit[part.image.status_pipe] = part.pod.status_pipe
-        restoring.name_by_path(inherit, plan.manifest.outputs, part.image)
+        correspondence.name_by_path(inherit, plan.manifest.outputs, part.image)
         if part.step.name == "batch" and sruns is not None:
             sruns.match(part.image)
             inherit |= sruns.inherit(part.image)
@@ -347,7 +347,7 @@ class InPlace:
             await pod.adopt_again(image.leader_pid, {one.index: one.pid for one in image.tasks if not one.exited})
 
         target = criu.Target(incarnation.enter, pod.init_pid, pod.uid, pod.gid, pod.cgroups, pod.groups)
-        hooks = criu.RestoreHooks(restoring.or_killed(pod, hand_over), inherit, connected, restoring.names(image))
+        hooks = criu.RestoreHooks(restoring.or_killed(pod, hand_over), inherit, connected, correspondence.names(image))
         try:
             if image.gpu is not None:
                 pairs = await incarnation.gpus.pairs(image.gpu, part.step)
