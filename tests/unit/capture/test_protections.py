@@ -75,11 +75,11 @@ def test_nothing_is_said_of_what_all_have() -> None:
 @pytest.mark.parametrize(
     ("store", "branch", "shown"),
     [
-        ("thread mitigated", "conditional enabled", "Speculation_Store_Bypass: thread mitigated"),
-        ("thread force mitigated", "conditional enabled", "Speculation_Store_Bypass: thread force mitigated"),
-        ("thread vulnerable", "conditional disabled", "SpeculationIndirectBranch: conditional disabled"),
+        ("thread mitigated", "conditional enabled", "Speculation_Store_Bypass, thread mitigated"),
+        ("thread force mitigated", "conditional enabled", "Speculation_Store_Bypass, thread force mitigated"),
+        ("thread vulnerable", "conditional disabled", "SpeculationIndirectBranch, conditional disabled"),
         # So the kernel shows PR_SPEC_DISABLE_NOEXEC, which it has no word for.
-        ("vulnerable", "conditional enabled", "Speculation_Store_Bypass: vulnerable"),
+        ("vulnerable", "conditional enabled", "Speculation_Store_Bypass, vulnerable"),
     ],
 )
 def test_what_it_has_chosen(store: str, branch: str, shown: str) -> None:

@@ -28,7 +28,7 @@ def judge(seen: Inspection) -> Iterator[Reason]:
         if usual is not None and (name := _chosen(one, usual)):
             yield Reason(
                 one.process,
-                f"has chosen itself what may be speculated ({name}: {one.speculation[name]}), which a restore would not"
+                f"has chosen itself what may be speculated ({name}, {one.speculation[name]}), which a restore would not"
                 " give back",
                 "start it without (PR_SET_SPECULATION_CTRL), or let the administrator choose it for the whole node",
             )
