@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,9 @@ pytestmark = pytest.mark.root
 ME = f"process {os.getpid()} ({Path('/proc/self/comm').read_text().strip()})"
 
 
+UID = 47112
+# The report is still written as root: what counts is whose process it is.
+AS_USER = f"os.setresuid({UID}, 0, 0)\nready()"
 CLOSE = "close the connection before a checkpoint, or do not use the service behind it"
 
 
@@ -46,6 +50,27 @@ def test_a_unix_connection_to_outside(make_pod: MakePod, service: tuple[socket.s
         )
     # Closed at the other end: nobody is there any more.
     assert look(pod).refusals == []
+
+
+def test_a_unix_connection_with_another_process_of_the_user(make_pod: MakePod) -> None:
+    """As with one of another step: both are named, and that they might be in one."""
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        command = ["/bin/sleep", "1000"]
+        other = subprocess.Popen(command, pass_fds=[mine.fileno()], user=UID, extra_groups=[])
+        try:
+            mine.close()
+            pod = make_pod(AS_USER, pass_fds=(theirs.fileno(),))
+            theirs.close()
+            sentence = one_refusal(pod)
+        finally:
+            other.kill()
+            other.wait()
+    assert sentence == (
+        f"process 2 {PYTHON} is connected by a unix socket to process {other.pid} (sleep) outside the pod, which cannot"
+        " be captured: start both programs in one step, if both are the job's, or close the connection before a"
+        " checkpoint"
+    )
 
 
 @pytest.mark.parametrize("kind", ["SOCK_STREAM", "SOCK_DGRAM", "SOCK_SEQPACKET"])

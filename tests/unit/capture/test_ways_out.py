@@ -16,6 +16,8 @@ from slurmckpt.capture.judgements.unix import _way_out
 @pytest.mark.parametrize(
     ("name", "whom", "remedy"),
     [
+        ("", "own 812 (python3)", "start both programs in one step"),
+        ("/run/user/1000/bus", "own 1 (dbus-broker)", "DBUS_SESSION_BUS_ADDRESS"),
         ("", "process 812 (slurmstepd)", "srun --mpi=none"),
         ("/run/dbus/system_bus_socket", "process 1 (dbus-daemon)", "DBUS_SESSION_BUS_ADDRESS"),
         ("/run/user/1000/bus", "process 1 (dbus-broker)", "DBUS_SESSION_BUS_ADDRESS"),
@@ -27,7 +29,8 @@ from slurmckpt.capture.judgements.unix import _way_out
     ],
 )
 def test_the_way_out(name: str, whom: str, remedy: str) -> None:
-    assert remedy in _way_out(OuterPeer(1, name, whom))
+    """own: a process of the job's user."""
+    assert remedy in _way_out(OuterPeer(1, name, whom, whom.startswith("own")))
 
 
 def reasons() -> Iterator[tuple[str, ast.expr, ast.expr]]:

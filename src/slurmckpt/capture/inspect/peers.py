@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from slurmckpt.capture import procfs, socketdirs
 from slurmckpt.capture.inspect.network import Network
 from slurmckpt.capture.inspect.tcpdiag import tcp_sockets
-from slurmckpt.capture.processes import descends, name_of
+from slurmckpt.capture.processes import descends, name_of, read_process
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,13 @@ class OuterPeer:
     """A unix socket of the pod that is connected to one outside.
 
     inode: of the pod's socket. name: of one of the two, empty when neither has one. whom: the process that holds the
-    other end (`process PID (command)`), empty when it has not been accepted yet.
+    other end (`process PID (command)`), empty when it has not been accepted yet. own: whether it is the job's user's.
     """
 
     inode: int
     name: str
     whom: str
+    own: bool = False
 
 
 def outer_peers(leader: int, network: Network) -> list[OuterPeer]:
@@ -41,7 +42,11 @@ def outer_peers(leader: int, network: Network) -> list[OuterPeer]:
             # Nobody holds the other end: it is on its way inside a message, or has been closed since.
             continue
         there = network.unix.get(peer)
-        found.append(OuterPeer(mine.inode, mine.name or (there.name if there else ""), name_of(other) if other else ""))
+        name = mine.name or (there.name if there else "")
+        uid = network.mine[mine.inode].process.uid
+        process = read_process(other) if other else None
+        own = process is not None and process.uid == uid != 0
+        found.append(OuterPeer(mine.inode, name, name_of(other) if other else "", own))
     return found
 
 

@@ -12,6 +12,7 @@ from slurmckpt.capture.judgements import shown
 from slurmckpt.capture.refusals import Reason
 
 _CLOSE = "close the connection before a checkpoint, or do not use the service behind it"
+_STEPS = "start both programs in one step, if both are the job's, or close the connection before a checkpoint"
 _PMI = "start the step with srun --mpi=none (this is the PMI of MPI), and MPI programs with mpirun"
 # Where well-known services listen, and how to do without them.
 _SERVICES = (
@@ -62,4 +63,5 @@ def judge(seen: Inspection) -> Iterator[Reason]:
 def _way_out(peer: OuterPeer) -> str:
     if peer.whom.endswith("(slurmstepd)"):
         return _PMI
-    return next((remedy for places, remedy in _SERVICES if peer.name.startswith(places)), _CLOSE)
+    usual = _STEPS if peer.own else _CLOSE
+    return next((remedy for places, remedy in _SERVICES if peer.name.startswith(places)), usual)
