@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from slurmckpt.errors import Refused, SlurmckptError
 from slurmckpt.store import transfer
@@ -15,6 +17,9 @@ from slurmckpt.store.layout import JobStore
 from slurmckpt.store.manifest import Manifest, StepImage
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_AGAIN_SECONDS = 1.0
 
 
 @dataclass
@@ -41,6 +46,22 @@ class Plan:
     def discard(self) -> None:
         """Free the staging space."""
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+async def _once_more(ask: Callable[[], Awaitable[T]]) -> T:
+    """What the store answers; when that is an error of its file system, what it answers a moment later.
+
+    A file server that restarts, or that has just moved a file, gives errors (EIO, ESTALE, ENOENT) that are none of the
+    checkpoint's, and without it work is lost. What is read and does not fit stays so.
+    """
+    try:
+        return await ask()
+    except (SlurmckptError, OSError) as error:
+        if not isinstance(error, OSError) and not isinstance(error.__cause__, OSError):
+            raise
+        log.warning("the store is asked once more: %s", error)
+    await asyncio.sleep(_AGAIN_SECONDS)
+    return await ask()
 
 
 class Planner:
@@ -72,7 +93,7 @@ class Planner:
     async def next(self) -> Plan | None:
         """The newest checkpoint not tried yet that can be used, or None."""
         if self._left is None:
-            self._left = sorted(await self._files.run(self._store.sequence_numbers))
+            self._left = sorted(await _once_more(lambda: self._files.run(self._store.sequence_numbers)))
             self.found = len(self._left)
         while self._left:
             seq = self._left.pop()
@@ -80,7 +101,7 @@ class Planner:
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir(mode=0o700, parents=True)
             try:
-                manifest = await transfer.fetch(self._store, seq, self._files, self._key, directory)
+                manifest = await self._fetch(seq, directory)
                 difference = await self._files.run(self._check, manifest)
                 if difference:
                     raise Refused(difference)
@@ -90,6 +111,9 @@ class Planner:
                 continue
             return Plan(manifest, directory, {image.step for image in manifest.steps})
         return None
+
+    async def _fetch(self, seq: int, directory: Path) -> Manifest:
+        return await _once_more(lambda: transfer.fetch(self._store, seq, self._files, self._key, directory))
 
     def refuse(self, seq: int, reason: str) -> None:
         """Remember that a checkpoint cannot be used."""

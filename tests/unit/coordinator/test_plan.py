@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from slurmckpt.coordinator import plan as planning
 from slurmckpt.coordinator.plan import Plan, Planner
+from slurmckpt.errors import Refused, SlurmckptError, StoreError
 from slurmckpt.identity import JobIdentity
+from slurmckpt.store import transfer
 from slurmckpt.store.identity import UserFiles
 from slurmckpt.store.layout import JobStore
 from slurmckpt.store.manifest import Manifest
@@ -155,3 +160,58 @@ def test_from_the_newest_on_again(store: World, tmp_path: Path) -> None:
     assert first is not None and again is not None
     assert (first.manifest.seq, again.manifest.seq) == (1, 1)
     assert first.directory.exists() and again.directory == tmp_path / "other" / "restore" / "1"
+
+
+def failing(times: int, error: Exception) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a coroutine function fail so often, and then do what it does."""
+    left = iter(range(times))
+
+    def around(real: Callable[..., Any]) -> Callable[..., Any]:
+        async def asked(*args: Any) -> Any:
+            if next(left, None) is not None:
+                raise error
+            return await real(*args)
+
+        return asked
+
+    return around
+
+
+def from_the_file_system(kind: type[SlurmckptError]) -> SlurmckptError:
+    error = kind("file core-101.img is missing")
+    error.__cause__ = FileNotFoundError(2, "No such file or directory")
+    return error
+
+
+@pytest.mark.parametrize(
+    "error, times, taken",
+    [
+        (from_the_file_system(Refused), 1, 2),
+        (OSError(116, "Stale file handle"), 1, 2),
+        (from_the_file_system(Refused), 2, 1),
+        # What has been read is what is there.
+        (Refused("file core-101.img was changed"), 1, 1),
+    ],
+)
+def test_a_store_that_answers_with_an_error_is_asked_once_more(
+    store: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, times: int, taken: int
+) -> None:
+    monkeypatch.setattr(planning, "_AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr(transfer, "fetch", failing(times, error)(transfer.fetch))
+    for seq in (1, 2):
+        store.publish(seq, CONTENTS)
+    found = asyncio.run(planner(store, tmp_path).next())
+    assert found is not None and found.manifest.seq == taken
+
+
+def test_a_list_that_cannot_be_read_is_asked_for_once_more(
+    store: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it a job with checkpoints would begin anew."""
+    monkeypatch.setattr(planning, "_AGAIN_SECONDS", 0.001)
+    store.publish(1, CONTENTS)
+    plans = planner(store, tmp_path)
+    failed = failing(1, from_the_file_system(StoreError))(store.files.run)
+    monkeypatch.setattr(plans, "_files", SimpleNamespace(run=failed))
+    found = asyncio.run(plans.next())
+    assert found is not None and found.manifest.seq == 1
