@@ -9,16 +9,15 @@ import os
 import signal
 import socket
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurmckpt.coordinator import pod_init
+from slurmckpt.coordinator import pod_init, proc
+from slurmckpt.coordinator.answers import Answers
 from slurmckpt.coordinator.cgroups import procs_files
 from slurmckpt.coordinator.first_pid import first_pid
 from slurmckpt.coordinator.pod_init import Network, PodError, PodSettings, Wanted
-from slurmckpt.coordinator.proc import start_time
 from slurmckpt.coordinator.task import Task
 from slurmckpt.coordinator.wire import Channel, Message, WireError
 
@@ -90,8 +89,7 @@ class Pod:
     pid_max: int = 0
     last_pid: int = 0
     _channel: Channel | None = None
-    # By verb, who waits for it: pod init answers in order. Who has given up still has its answer to come.
-    _answers: dict[str, deque[asyncio.Future[None]]] = field(default_factory=lambda: defaultdict(deque))
+    _answers: Answers = field(default_factory=Answers)
     _reader: asyncio.Task[None] | None = None
     _burial: asyncio.Task[None] | None = None
     _stop_signal_at: float | None = None
@@ -316,16 +314,9 @@ class Pod:
                 await self._channel.send(verb, pairs)
 
     async def _ask(self, verb: str, answer: str, seconds: float) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._answers[answer]
         try:
-            waiting.append(future)
-            try:
+            with self._answers.expected(answer) as future:
                 await self._connected().send(verb)
-            except BaseException:
-                with contextlib.suppress(ValueError):
-                    waiting.remove(future)
-                raise
             await asyncio.wait_for(future, seconds)
         except (ConnectionError, asyncio.TimeoutError) as error:
             raise PodError(f"pod init of step {self.step} does not answer {verb}") from error
@@ -360,12 +351,10 @@ class Pod:
             self._note_signal(message.number("index"), message.number("n"))
         elif message.verb == "FAILED":
             log.error("pod init of step %s: %s", self.step, message.text("reason"))
-        elif self._answers[message.verb]:
+        elif self._answers.are_expected(message.verb):
             if any(key == "last_pid" for key, _ in message.pairs):
                 self.last_pid = message.number("last_pid")
-            future = self._answers[message.verb].popleft()
-            if not future.done():
-                future.set_result(None)
+            self._answers.take(message.verb)
 
     def _hold(self, held: Held) -> None:
         if not held.signal:
@@ -389,18 +378,14 @@ class Pod:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        for waiting in self._answers.values():
-            while waiting:
-                future = waiting.popleft()
-                if not future.done():
-                    future.set_exception(ConnectionError("pod init ended"))
+        self._answers.end(ConnectionError("pod init ended"))
         self.ended.set()
 
     def _note_path(self) -> Path:
         return self.settings.run / "pods" / f"{self.step}.pid"
 
     def _note(self) -> None:
-        """For an epilog that finds no coordinator: which process to end. The start time guards against a reused pid."""
+        """For an epilog that finds no coordinator: which process to end."""
         path = self._note_path()
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        path.write_text(f"{self.init_pid} {start_time(self.init_pid)}\n", encoding="ascii")
+        proc.note(path, self.init_pid)

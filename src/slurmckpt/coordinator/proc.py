@@ -6,7 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
-# In a job's directory in /run: the coordinator's pid, and its start time, which guards against a reused pid.
+# In a job's directory in /run: the note of the coordinator.
 PID_FILE = "coordinator.pid"
 
 
@@ -16,6 +16,20 @@ def start_time(pid: int) -> int:
     Raises OSError when it is gone.
     """
     return int(_stat(pid)[19])
+
+
+def note(path: Path, pid: int) -> None:
+    """For whoever has to end the process, and finds nobody who knows of it. The start time guards against a reused pid.
+
+    Raises OSError.
+    """
+    path.write_text(f"{pid} {start_time(pid)}\n", encoding="ascii")
+
+
+def noted(path: Path) -> tuple[int, int]:
+    """Pid and start time of a note. Raises OSError, or ValueError when it is none."""
+    pid, started = path.read_text(encoding="ascii").split()
+    return int(pid), int(started)
 
 
 def parent_of(pid: int) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from slurmckpt.config import Settings
 from slurmckpt.coordinator import pointer, scriptpaths, shm
-from slurmckpt.coordinator.proc import PID_FILE, start_time
+from slurmckpt.coordinator.proc import PID_FILE, noted, start_time
 from slurmckpt.errors import SlurmckptError
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ def kill_noted(notes: Iterable[Path], patience: float) -> None:
     for note in notes:
         # A note that cannot be read, or whose process is gone, needs nothing.
         with contextlib.suppress(OSError, ValueError):
-            pid, started = (int(word) for word in note.read_text(encoding="ascii").split())
+            pid, started = noted(note)
             if start_time(pid) == started:
                 killed[pid] = os.pidfd_open(pid)
                 # Again: between the two looks the pid may have become another process, and that is the one we hold.

@@ -17,7 +17,7 @@ import sys
 from slurmckpt import config, faults, logs
 from slurmckpt.config import Settings
 from slurmckpt.coordinator import pointer, shm, sockets, spec
-from slurmckpt.coordinator.proc import PID_FILE, start_time
+from slurmckpt.coordinator.proc import PID_FILE, note
 from slurmckpt.coordinator.spec import JobSpec
 from slurmckpt.coordinator.waitingprolog import WaitingProlog
 from slurmckpt.errors import ConfigError, SlurmckptError
@@ -103,8 +103,7 @@ def _detach(
         _forget_the_prolog(kept if waiting is None else kept | {waiting.writer})
         logs.start(settings.log.path, settings.log.level, f"coordinator job={job.job.job_id}")
         # Before anything that could hang, for an epilog that gets no answer.
-        note = settings.paths.run / str(job.job.job_id) / PID_FILE
-        note.write_text(f"{os.getpid()} {start_time(os.getpid())}\n", encoding="ascii")
+        note(settings.paths.run / str(job.job.job_id) / PID_FILE, os.getpid())
         from slurmckpt.coordinator import daemon
 
         daemon.run(job, settings, declined, task_socket, control_socket, waiting)

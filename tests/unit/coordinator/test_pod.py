@@ -261,7 +261,7 @@ def test_each_who_waits_gets_an_answer_of_his_own(node: Node, monkeypatch: pytes
         monkeypatch.setattr(pods, "_SYNC_SECONDS", 60)
         # The fourth SYNC brings the answer to the first, too, which must not count for another one.
         await asyncio.gather(*(pod.sync() for _ in range(3)))
-        assert not any(pod._answers.values())
+        assert not pod._answers.are_expected("SYNCED")
         await end(pod)
 
     play(scene)

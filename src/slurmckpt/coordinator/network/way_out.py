@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurmckpt.capture.inspect.sockdiag import in_network_namespace
+from slurmckpt.coordinator import proc
 from slurmckpt.coordinator.network.addresses import speaks_ipv6
 from slurmckpt.coordinator.network.namespace import PATH, Namespace, NetworkError, same_namespace
-from slurmckpt.coordinator.proc import start_time
 
 _SECONDS = 10.0
 _TRIES = 4
@@ -179,7 +179,7 @@ def _found(program: str, namespace: Namespace, note: Path) -> int:
             continue
         # Again: between the two looks the pid may have become another process, and that is the one we hold.
         if _is_in(int(name), namespace):
-            note.write_text(f"{name} {start_time(int(name))}\n", encoding="ascii")
+            proc.note(note, int(name))
             return pidfd
         os.close(pidfd)
     raise NetworkError(f"{program} has ended")

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmckpt.coordinator import payload as payloads
+from slurmckpt.coordinator import proc
 from slurmckpt.coordinator.payload import Payload
-from slurmckpt.coordinator.proc import parent_of, start_time
+from slurmckpt.coordinator.proc import parent_of
 from slurmckpt.coordinator.wire import Channel, WireError
 from slurmckpt.errors import SlurmckptError
 
@@ -220,7 +221,7 @@ class Launch:
         # It may have ended already. And it runs: without a note Slurm ends it with the job.
         with contextlib.suppress(OSError):
             directory.mkdir(mode=0o700, exist_ok=True)
-            self._note.write_text(f"{self.pid} {start_time(self.pid)}\n", encoding="ascii")
+            proc.note(self._note, self.pid)
 
     def _forget(self) -> None:
         if self._pidfd >= 0:
