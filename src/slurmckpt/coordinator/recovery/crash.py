@@ -88,6 +88,7 @@ class Crashes:
         self._attempts = attempts
         self._codes = scene.incarnation.settings.recover.exit_codes
         self._memory: dict[str, OomKills] = {}
+        self._told: set[int] = set()
         self._ends: asyncio.Queue[End] = asyncio.Queue()
 
     def watch(self, step: Step) -> None:
@@ -144,9 +145,17 @@ class Crashes:
         try:
             await self._recover(crash)
         except Left as left:
-            await (self._scene.tell if left.aloud else self._scene.note)(str(left))
+            aloud = left.aloud and not self._is_known(crash)
+            if aloud and os.WIFSIGNALED(crash.status):
+                self._told.add(os.WTERMSIG(crash.status))
+            await (self._scene.tell if aloud else self._scene.note)(str(left))
         except Lost:
             pass  # told by who lost them
+
+    def _is_known(self, crash: End) -> bool:
+        """Whether it is the script, which ends as the step of which that was told already: with 128 and the signal."""
+        code = os.WEXITSTATUS(crash.status) if os.WIFEXITED(crash.status) else 0
+        return crash.step.name == "batch" and code - 128 in self._told
 
     async def _recover(self, crash: End) -> None:
         """All ranks go back. Raises Left or Lost."""

@@ -216,6 +216,24 @@ def test_the_same_crash_twice_from_one_checkpoint(tmp_path: Path) -> None:
     ]
 
 
+def test_a_script_that_ends_as_its_step_is_told_once(tmp_path: Path) -> None:
+    """By 139 a shell says that its program died of SIGSEGV. Of another signal nothing was said yet."""
+    stage = Scenery(tmp_path)
+    stage.in_place.errors = [Unfit("it cannot") for _ in range(3)]
+
+    async def scene() -> None:
+        for name, status in (("0", SEGV), ("batch", EXIT_139), ("batch", 134 << 8)):
+            stage.step.name, told = name, len(stage.pod.told)
+            stage.end(status)
+            await until(lambda: "pass 0" in stage.pod.told[told:])  # noqa: B023
+
+    stage.play(scene)
+    whats = ["step 0 died of SIGSEGV", "step batch ended with exit code 139", "step batch ended with exit code 134"]
+    told = [f"task 0 of {what}: not recovered: it cannot" for what in whats]
+    assert stage.noted == told
+    assert [not stage.scene.notices.first(text) for text in told] == [True, False, True]
+
+
 def test_another_crash_or_another_checkpoint(tmp_path: Path) -> None:
     stage = Scenery(tmp_path)
     assert stage.ends(SEGV, 9) == []
