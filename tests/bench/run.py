@@ -96,17 +96,18 @@ def freeze(cluster: Cluster) -> None:
 
 
 def bare_dump(cluster: Cluster, node: str, job: Job, manifest: dict[str, object]) -> float:
-    """`criu dump` of the same tree by hand, into the same file system; CRIU's frozen time in seconds."""
+    """`criu dump` of the ranks' tree by hand, into the same file system; CRIU's frozen time in seconds."""
     steps = manifest["steps"]
     assert isinstance(steps, list)
-    keys = {key for task in steps[0]["tasks"] for key in task["descriptors"].values() if key.startswith("file[")}
+    step = next(each for each in steps if each["step"] == "0")
+    keys = {key for task in step["tasks"] for key in task["descriptors"].values() if key.startswith("file[")}
     external = " ".join(f"--external '{key}'" for key in sorted(keys))
     script = f"""set -e
 init=$(cut -d' ' -f1 /run/slurmckpt/{job.number}/pods/0.pid)
 d=/var/lib/slurmckpt/{job.number}/bare; rm -rf $d; mkdir -p $d
-real="--real-id {steps[0]["uid"]}:{steps[0]["gid"]}"
+real="--real-id {step["uid"]}:{step["gid"]}"
 [ $((0x$(sed -n 's/^CapEff:.//p' /proc/self/status) >> 24 & 1)) = 0 ] || real=
-/usr/libexec/slurmckpt/enter --pid $init $real -- /usr/sbin/criu dump -t {steps[0]["leader_pid"]} -D $d \\
+/usr/libexec/slurmckpt/enter --pid $init $real -- /usr/sbin/criu dump -t {step["leader_pid"]} -D $d \\
     --leave-running --tcp-established --network-lock skip --manage-cgroups=ignore --file-locks --link-remap -v4 -o dump.log {external}
 base64 -w0 $d/stats-dump; rm -rf $d"""
     return frozen_seconds(base64.b64decode(cluster.root(node, script).stdout))
