@@ -76,7 +76,7 @@ def same(told: Told) -> list[str]:
     """The lines of the first look, which all others must repeat; in whatever order, as some are the kernel's lists."""
     first = sorted(told.looks[0])
     for number, lines in enumerate(told.looks):
-        assert sorted(lines) == first, f"look {number}"
+        assert sorted(lines) == first, f"look {number}: {sorted(set(lines) ^ set(first))}"
     return told.looks[0]
 
 
