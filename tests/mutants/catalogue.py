@@ -26,6 +26,7 @@ PLUGIN = (
 CUDA = (
     "tests/unit/capture/cuda/test_group.py",
     "tests/unit/capture/cuda/test_client.py",
+    "tests/unit/capture/cuda/test_replaced.py",
     "tests/unit/capture/cuda/test_deaths.py",
 )
 GPUS = ("tests/unit/coordinator/test_gpus.py",)
@@ -289,7 +290,6 @@ MUTANTS = (
         "        select.select([pidfd], [], [])\n",
         "        pass\n",
         CUDA,
-        unnoticed="the coordinator kills the keeper as soon as it hears of the agent's death",
     ),
     Mutant(
         "nobody-takes-over",
@@ -304,7 +304,6 @@ MUTANTS = (
         "            await asyncio.sleep(lock_seconds)\n            await self._release()\n",
         "            pass\n",
         CUDA,
-        unnoticed="on the simulated device the lock has always succeeded before the first release is over",
     ),
     Mutant(
         "no-second-agent",
@@ -312,7 +311,6 @@ MUTANTS = (
         "_AGENTS = 3\n",
         "_AGENTS = 1\n",
         CUDA,
-        unnoticed="no test lets two agents die of one release for certain",
     ),
     Mutant(
         "who-asks-may-leave",
@@ -320,7 +318,6 @@ MUTANTS = (
         "return await asyncio.shield(asyncio.ensure_future(self._in_turn(verb, list(pids), limit, arguments)))",
         "return await self._in_turn(verb, list(pids), limit, arguments)",
         CUDA,
-        unnoticed="resume() comes last whoever leaves; the operation that was left is waited for there",
     ),
     Mutant(
         "no-second-keeper",
@@ -335,7 +332,6 @@ MUTANTS = (
         "        self._beating = asyncio.create_task(self._beat(self._writer))\n",
         "",
         CUDA,
-        unnoticed="no test takes longer than the 20 s of silence with a coordinator that lives",
     ),
     # The cut.
     Mutant("not-resumed", _GPUS, "            await uninterrupted(self._resume(users))\n", "", GPUS),
