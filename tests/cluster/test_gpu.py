@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import Cluster, Job, events, finish, move, restored_from, settings, wait_for
+from tests.cluster.harness import TREE, Cluster, Job, events, finish, move, restored_from, settings, wait_for
+from tests.cluster.test_gate import ranks_of
 from tests.doubles import simulated
 
 NODES = ("n1", "n2")
@@ -33,11 +36,11 @@ ldconfig
 """
 
 
-def values(steps: int) -> list[str]:
-    """What rank 0 prints: computed here, without any device."""
-    word, lines = 0, []
+def values(steps: int, rank: int = 0) -> list[str]:
+    """What a rank has in each step, and rank 0 prints: computed here, without any device."""
+    word, lines = rank * 0x01010101, []
     for step in range(1, steps + 1):
-        word = (word + step) & 0xFFFFFFFF
+        word = (word + step * (rank + 1)) & 0xFFFFFFFF
         whole = word.to_bytes(4, "little") * (1 << 20)
         lines.append(f"step {step} {hashlib.sha256(whole).hexdigest()[:16]}")
     return lines
@@ -67,7 +70,8 @@ def gpus(cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
         done = cluster.root(node, INSTALL.format(home="/home/alice", seed=number + 1), check=False)
         if done.returncode:
             pytest.skip(f"no devices can be made here: {done.stderr.strip()}")
-    with settings(cluster, '[gpu]\nlock_timeout = "1s"\nlock_tries = 30\n'):
+    # "auto" looks for the real driver.
+    with settings(cluster, '[gpu]\nlock_timeout = "1s"\nlock_tries = 30\n[gate]\nenabled = "always"\n'):
         yield cluster
     for node in NODES:
         cluster.root(node, REMOVE)
@@ -221,9 +225,21 @@ def test_the_selftest_on_a_node(gpus: Cluster) -> None:
     gpus.root("n1", "rm /run/slurmckpt/gpu-selftest.json")
 
 
+TOLD = """
+python3 gpu_told.py script {steps} &
+srun -n2 sh -c 'echo nccl $NCCL_P2P_DISABLE; exec python3 gpu_told.py $SLURM_PROCID {steps}'
+wait
+"""
+
+
 def test_two_gpu_ranks_survive_the_death_of_their_node(gpus: Cluster, directory: Path) -> None:
-    """On other GPUs than before, which the driver is told; and the ranks go on beside the checkpoint, too."""
-    job = begin(gpus, directory)
+    """On other GPUs than before, which the driver is told. They also meet in NCCL, at its gate, and have connections to
+    the batch script, which is a pod of its own; and they go on beside the checkpoint, too.
+    """
+    subprocess.run(["make", "-s", "-C", str(TREE / "tests/doubles/libnccl"), f"BUILD={directory}/build"], check=True)
+    shutil.copy(directory / "build/libnccl.so.2", directory)
+    job = begin(gpus, directory, TOLD)
+    assert [(one["rank"], one["last"]) for one in ranks_of(job)] == [(0, "AllReduce"), (1, "AllReduce")]
     seq = job.checkpoint()
     wait_progress(job)
     node = job.node()
@@ -233,7 +249,17 @@ def test_two_gpu_ranks_survive_the_death_of_their_node(gpus: Cluster, directory:
         assert finish(job) == "COMPLETED", job.output()
     finally:
         gpus.verb("start", node)
-    assert steps_of(job) == values(STEPS)
+    both = zip(values(STEPS), values(STEPS, rank=1), strict=True)
+    assert steps_of(job) == [
+        f"{mine} {2.0**step * 1.5:g} {other.split()[-1]} {2.0**step * 1.5:g}"
+        for step, (mine, other) in enumerate(both, start=1)
+    ]
+    # What a rank starts after the restore has no pid that something had before it.
+    pids = [[int(word) for word in line.split()[1:]] for line in re.findall("(?m)^pids .*$", job.output())]
+    script, *children = zip(*pids, strict=True)
+    assert len(set(script)) == 1 and all(list(one) == sorted(set(one)) for one in children)
+    assert len({*children[0], *children[1]}) == 2 * STEPS
+    assert not events(job)
     output = job.output()
     assert "GPU profile sockets: driver 580.95.05, 2 GPUs: only sockets between ranks" in output
     assert "nccl 1" in output
