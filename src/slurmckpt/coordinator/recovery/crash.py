@@ -174,6 +174,9 @@ class Crashes:
         kills = self._memory.get(crash.step.name)
         if kills is not None and await asyncio.to_thread(kills.any):
             raise Left(f"{what}: not recovered, as its step had no memory left")
+        if crash.status & 0x7F == signal.SIGKILL and not crash.pod.running:
+            # Slurm has killed the shims with it, as when an srun dies: the end that anybody else makes is held.
+            raise Left(f"{what}: not recovered, as its step was ended", aloud=False)
         self._attempts.check(what, newest.seq)
         try:
             restored = await self._in_place.recover(crash.time + _DECIDE_SECONDS)

@@ -216,6 +216,16 @@ def test_the_same_crash_twice_from_one_checkpoint(tmp_path: Path) -> None:
     ]
 
 
+def test_a_step_that_slurm_has_killed_is_no_crash(tmp_path: Path) -> None:
+    """Its shims are gone at once, and so is its pod: with proctrack/linuxproc ranks may die before."""
+    stage = Scenery(tmp_path)
+    stage.pod.ended.set()
+    stage.ends(9)
+    told = "task 0 of step 0 died of SIGKILL: not recovered, as its step was ended"
+    assert (stage.noted, stage.in_place.made) == ([told], 0)
+    assert stage.scene.notices.first(told)
+
+
 def test_a_script_that_ends_as_its_step_is_told_once(tmp_path: Path) -> None:
     """By 139 a shell says that its program died of SIGSEGV. Of another signal nothing was said yet."""
     stage = Scenery(tmp_path)
