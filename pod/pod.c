@@ -48,8 +48,8 @@ static void dispatch(struct pod *pod, const struct pollfd *entries, size_t task_
 	if (pod->anchor >= 0 && readable(&entries[POLL_ANCHOR]))
 		pod_serve_anchor(pod);
 	pod_signals_release(pod);
-	if (readable(&entries[POLL_SIGNALS]))
-		pod_reap(pod);
+	/* whatever poll has said: the signal of an end that came after it has been read above, and there is no other */
+	pod_reap(pod);
 	flush(&pod->coordinator, &entries[POLL_COORDINATOR]);
 	if (pod->phase != PHASE_ENDED && readable(&entries[POLL_COORDINATOR]))
 		pod_serve_coordinator(pod);
