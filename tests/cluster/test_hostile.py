@@ -114,3 +114,26 @@ if __name__ == "__main__":
     assert restored_from(job) == seq
     assert finish(job) == "COMPLETED", job.output()
     assert job.output() == f"ready\nsum {sum(range(300))}\n"
+
+
+DELETED = """
+home=$PWD; mkdir -p x/victim; cd x/victim; rmdir ../victim
+echo ready; until [ -e $home/go ]; do sleep 0.1; done; echo done
+"""
+
+
+def test_a_link_on_the_way_to_a_deleted_directory_gives_nothing_away(cluster: Cluster, directory: Path) -> None:
+    """CRIU makes the directory anew, gives it to its user and removes it: by its path, on which the user has put a link."""
+    place = f"/var/tmp/roots-{directory.name}"
+    for node in ("n1", "n2"):
+        cluster.root(node, f"mkdir -p {place}/victim && touch {place}/victim/file")
+    job = cluster.submit(DELETED, "--checkpoint-interval=infinite", directory=directory)
+    job.wait_output("^ready$")
+    job.checkpoint()
+    cluster.run("sh", "-c", f"cd {directory.name} && mv x y && ln -s {place} x")
+    move(job, job.node())
+    job.wait_output("^slurmckpt: cold start: ")
+    assert cluster.root(job.node(), f"stat -c '%u %a' {place}/victim").stdout == "0 755\n"
+    job.cancel()
+    for node in ("n1", "n2"):
+        cluster.root(node, f"rm -r {place}")
