@@ -40,5 +40,5 @@ def slurm_conf(cluster: Cluster, lines: str) -> Iterator[None]:
 
 def _reconfigure(cluster: Cluster) -> None:
     cluster.root("ctl", "scontrol reconfigure")
-    wait_for("slurmctld to answer", lambda: cluster.run("scontrol", "ping", check=False).stdout.count(" is UP"), 30)
+    wait_for("slurmctld to answer", lambda: cluster.run("scontrol", "ping", check=False).stdout.count(" is UP"))
     cluster.all_idle()

@@ -70,7 +70,7 @@ def test_what_is_read_in_the_nodes_own_tmp_comes_along(cluster: Cluster, directo
 # Everything that it makes lies in the node's own /tmp: sources, objects, programs, and gcc's temporary files, of which
 # most are open in no process at a given moment.
 COMPILES = """
-mkdir -p /tmp/build-$SLURM_JOB_ID && cd /tmp/build-$SLURM_JOB_ID
+home=$PWD; mkdir -p /tmp/build-$SLURM_JOB_ID && cd /tmp/build-$SLURM_JOB_ID
 for part in a b c; do
     for n in $(seq 200); do echo "double $part$n(double x) { return x * $n + NUMBER; }"; done >$part.c
 done
@@ -78,19 +78,23 @@ echo 'double a7(double), b8(double), c9(double); int printf(const char *, ...);
 int main(void) { return printf("compiled %d %g\\n", NUMBER, a7(1) + b8(1) + c9(1)) < 0; }' >main.c
 printf 'prog: main.c a.o b.o c.c\\n\\tgcc -O2 -DNUMBER=$(n) main.c c.c a.o b.o -o prog\\n' >Makefile
 printf '%%.o: %%.c\\n\\tgcc -O2 -DNUMBER=$(n) -c $< -o $@\\n' >>Makefile
-for n in $(seq COUNT); do make -s -B -j2 n=$n prog && ./prog || exit 1; done
+for n in $(seq COUNT); do
+    until [ $n -le HELD_AT -o ! -e "$home/hold" ]; do sleep 0.1; done
+    make -s -B -j2 n=$n prog && ./prog || exit 1
+done
 """
-BUILDS = 40
+BUILDS, HELD_AT = 16, 12
 
 
 def test_a_compiler_goes_on_where_it_was(cluster: Cluster, directory: Path) -> None:
     """In the middle of make, gcc and ld, whatever these have written and closed already."""
-    job = cluster.submit(COMPILES.replace("COUNT", str(BUILDS)), ON_REQUEST, "--ntasks=2", directory=directory)
-    job.wait_output("^compiled 5 ")
+    script = COMPILES.replace("COUNT", str(BUILDS)).replace("HELD_AT", str(HELD_AT))
+    job = cluster.submit(script, ON_REQUEST, "--ntasks=2", directory=directory, held=True)
+    job.wait_output("^compiled 3 ")
     seq = job.checkpoint()
     move(job, job.node())
     assert restored_from(job) == seq
-    assert job.wait_end() == "COMPLETED", job.output()
+    assert finish(job) == "COMPLETED", job.output()
     assert not events(job)
     # The functions of one line each: 7 + 8 + 9, and the number three times.
     assert job.output().splitlines() == [f"compiled {n} {24 + 3 * n}" for n in range(1, BUILDS + 1)]

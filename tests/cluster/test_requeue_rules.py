@@ -35,7 +35,7 @@ def images(cluster: Cluster, job: Job) -> list[str]:
 
 def wait_attempt(job: Job, count: int) -> None:
     """Wait until so many incarnations have begun."""
-    wait_for(f"attempt {count}", lambda: len(job.status()["attempts"]) == count, 90)
+    wait_for(f"attempt {count}", lambda: len(job.status()["attempts"]) == count)
 
 
 def wait_outcome(job: Job, outcome: str) -> None:
@@ -50,7 +50,7 @@ def held(job: Job) -> str:
         info = job.info()
         return str(info["state_reason"]) if info["job_state"][0] == "PENDING" and info["hold"] else None
 
-    return wait_for(f"job {job.number} to be held", reason, 90)
+    return wait_for(f"job {job.number} to be held", reason)
 
 
 # --- jobs that have ended and are requeued by hand
