@@ -2,11 +2,14 @@
  * restart.so: what CRIU loads of ours (criu.org/Plugins), as its criu-plugin.h of version 0.2 has it. At a dump it has interrupted calls start
  * again (restart.c), and notes what semaphores have to undo (undo.c) and where threads get their memory (policy.c), which it sets again at a
  * restore. There it gives unix sockets the job's user for their peers (peers.c), whom SLURMCKPT_USER=UID:GID names, and keeps resets from TCP
- * connections (resets.c). Where root may not reach a file, CRIU does it as this user, with the groups of SLURMCKPT_GROUPS=1,2,3 (squashed.c).
+ * connections (resets.c). Where root may not reach a file, CRIU does it as this user, with the groups of SLURMCKPT_GROUPS=1,2,3 (squashed.c),
+ * and so it does where the user could lead root to what is not the user's (guarded.c).
  */
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "as_user.h"
+#include "guarded.h"
 #include "number.h"
 #include "peers.h"
 #include "policy.h"
@@ -31,8 +34,10 @@ static int begin(int stage)
 	if (text && parse_list_item(&text, ':', UINT32_MAX - 1, &uid) && parse_number(text, 10, UINT32_MAX - 1, &gid)) {
 		if (stage == STAGE_RESTORE)
 			peers_are((unsigned)uid, (unsigned)gid);
-		if (uid)
-			squashed_root_is((unsigned)uid, (unsigned)gid, getenv("SLURMCKPT_GROUPS"));
+		if (uid && as_user_is((unsigned)uid, (unsigned)gid, getenv("SLURMCKPT_GROUPS"))) {
+			squashed_retry();
+			guarded_names();
+		}
 	}
 	return 0;
 }

@@ -13,6 +13,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include "guarded.h"
 #include "imports.h"
 
 enum {
@@ -41,7 +42,7 @@ static int bind_without_resets(int fd, const struct sockaddr *address, socklen_t
 	if ((address->sa_family == AF_INET || address->sa_family == AF_INET6) && !getsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &repairs, &size) && repairs == 1)
 		setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter));
 	errno = kept;
-	return bind(fd, address, length);
+	return guarded_bind(fd, address, length);
 }
 
 void resets_ignore(void)
