@@ -170,8 +170,8 @@ int hold_take_pass(struct pod *pod, const struct message *message, struct reason
 
 /* The leader gets this pid, and its tasks those after it. */
 int leader_start(struct pod *pod, const char *path, pid_t pid, struct reason *reason);
-/* One message of the leader during setup. */
-void leader_serve(struct pod *pod);
+/* One message of the leader during setup, or the end of the connection; false when there is neither yet. */
+bool leader_serve(struct pod *pod);
 /* What the leader has reported so far. */
 void leader_read_status(struct pod *pod);
 /* The leader is dead. */

@@ -52,17 +52,19 @@ int leader_start(struct pod *pod, const char *path, pid_t pid, struct reason *re
 	return pod->leader == pid ? 0 : refuse(reason, "the leader has the pid %d and not %d", pod->leader, pid);
 }
 
-void leader_serve(struct pod *pod)
+bool leader_serve(struct pod *pod)
 {
 	struct message message = MESSAGE_EMPTY;
 	enum message_result result = message_receive(pod->setup.fd, &message, false, MSG_DONTWAIT);
 	const char *text = result == MESSAGE_GOT ? message_value(&message, "reason") : NULL;
+	const bool nothing = result == MESSAGE_FAILED && errno == EAGAIN;
 
 	if (text && message_is(&message, "FAILED"))
 		refuse(&pod->leader_reason, "%s", text);
-	else if (result != MESSAGE_FAILED || errno != EAGAIN)
+	else if (!nothing)
 		peer_close(&pod->setup);
 	message_free(&message);
+	return !nothing;
 }
 
 static void take_record(struct pod *pod, const struct status_record *record)
@@ -122,8 +124,9 @@ void leader_ended(struct pod *pod, int wait_status)
 	struct reason reason;
 
 	pod->leader = 0;
-	while (pod->setup.fd >= 0 && !pod->leader_reason.text[0])
-		leader_serve(pod);
+	/* what it has said has come; its end need not, while a task that has not begun its program holds the socket, too */
+	while (pod->setup.fd >= 0 && !pod->leader_reason.text[0] && leader_serve(pod))
+		;
 	peer_close(&pod->setup);
 	describe_end(pod, wait_status, &reason);
 	if (pod->phase == PHASE_STARTING) {

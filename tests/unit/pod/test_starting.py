@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -35,21 +36,23 @@ def seen(pod: Pod, *pids: int) -> None:
     look(cast(Any, SimpleNamespace(name="3", carrier=0)), cast(Any, one), Choice([]))
 
 
+def begun(pod: Pod, pid: int) -> None:
+    task = pod.outer_pid(pid)
+    wait_until(lambda: os.path.basename(os.readlink(f"/proc/{task}/exe")) != "leader", "its program has begun")
+
+
 def test_a_task_that_has_not_begun_its_program(coordinator: FakeCoordinator, gate: Path) -> None:
     """It is a copy of the leader as root had it, with a socket that leads to pod init: no reason to refuse its job."""
     shims = [coordinator.started_shim(shell("exec sleep 1000")) for _ in range(2)]
     pod = coordinator.pod(shims[0])
-    first = shims[0]
-    pod.wire.send("LEADER", path=POD / "leader", uid=first.uid, gid=first.gid, groups="", ntasks=2, pid=LEADER_PID)
-    pod.task(0, shims[0])
-    pod.task(1, shims[1], ("cgroup", gate))
+    pod.announce(shims, cgroups={1: gate})
     pod.go(shims)
     pids = [shim.pid_inside for shim in shims]
+    begun(pod, pids[0])
     with pytest.raises(Unsettled, match=rf"^process {pids[1]} \(leader\) of step 3 has not begun its program yet$"):
         seen(pod, *pids)
     with open(gate, "rb"):
-        task = pod.outer_pid(pids[1])
-        wait_until(lambda: os.path.basename(os.readlink(f"/proc/{task}/exe")) != "leader", "its program has begun")
+        begun(pod, pids[1])
     seen(pod, *pids)
 
 
@@ -68,3 +71,17 @@ def test_a_task_is_heard_of_when_the_leader_has_settled(coordinator: FakeCoordin
     leader = pod.leader_pid()
     assert os.stat(f"/proc/{leader}/fd").st_uid == shim.uid
     assert sorted(open_files(leader)) == [0, 1, 2, 3]
+
+
+def test_a_leader_that_dies_before_its_tasks_run(coordinator: FakeCoordinator, gate: Path) -> None:
+    """A task has what the leader spoke through: pod init must not wait for the end of that."""
+    shim = coordinator.started_shim(shell("exec sleep 1000"))
+    pod = coordinator.pod(shim)
+    pod.announce([shim], cgroups={0: gate})
+    pod.go([shim])
+    os.kill(pod.leader_pid(), signal.SIGKILL)
+    code, _, err = shim.finish()
+    assert (code, err) == (
+        -signal.SIGKILL,
+        "slurmckpt: the task is killed: the leader of the pod was killed by signal 9\n",
+    )
