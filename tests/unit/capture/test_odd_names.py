@@ -118,6 +118,41 @@ def test_the_name_of_a_deleted_file_is_too_long(make_pod: MakePod, tmp_path: Pat
     assert [what in text for text in look(pod).refusals] == ([True] if size > 237 else [])
 
 
+@pytest.mark.parametrize("again", ["", "os.mkdir('d')", "open('d', 'w').close()"])
+@pytest.mark.parametrize(
+    ("use", "what"),
+    [("keep.append(os.open('.', os.O_RDONLY)); os.chdir('..')", "has {} open"), ("", "works in {}")],
+)
+def test_a_deleted_directory_whose_name_is_there_again(
+    make_pod: MakePod, tmp_path: Path, use: str, what: str, again: str
+) -> None:
+    pod = make_pod(
+        HOLDS.format(directory=str(tmp_path))
+        + f"""
+top = os.open(".", os.O_PATH)
+os.mkdir("d")
+os.chdir("d")
+{use}
+os.rmdir("../d" if {bool(not use)} else "d")
+if {bool(again)}:
+    here = os.open(".", os.O_PATH) if {bool(not use)} else -1
+    os.fchdir(top)
+    {again or "pass"}
+    if here >= 0:
+        os.fchdir(here)
+        os.close(here)
+os.close(top)
+ready()
+"""
+    )
+    told = what.format(f"the deleted directory {tmp_path}/d")
+    assert [text.partition(") ")[2] for text in look(pod).refusals] == (
+        [f"{told}, of whose name there is another one, which cannot be captured: leave it, or rename the new one"]
+        if again
+        else []
+    )
+
+
 @pytest.mark.parametrize("size", [4094, 4095, 4200])
 @pytest.mark.parametrize(
     ("use", "what"),

@@ -1,4 +1,5 @@
-"""Names of files that CRIU cannot deal with: those that are gone while the file has another, and too long ones.
+"""Names of files that CRIU cannot deal with: those that are gone while the file has another, too long ones, and those
+of deleted directories that are there again.
 
 Of a file without any name CRIU keeps the content. For one that has a name somewhere it makes a new name for the time of
 the dump (link_remap.N), which is gone at the restore. In /dev/shm these names are carried (`linkremaps`).
@@ -11,9 +12,10 @@ import re
 import stat
 from collections.abc import Iterator
 
+from slurmckpt.capture import procfs
 from slurmckpt.capture.inspect.descriptors import device_name
 from slurmckpt.capture.inspect.inspection import Inspection
-from slurmckpt.capture.inspect.paths import LONGEST
+from slurmckpt.capture.inspect.paths import DELETED, LONGEST
 from slurmckpt.capture.judgements import shown
 from slurmckpt.capture.processes import Process
 from slurmckpt.capture.refusals import Reason
@@ -30,6 +32,7 @@ def judge(seen: Inspection) -> Iterator[Reason]:
     """Each such file, open or mapped, and directories that processes work in."""
     yield from _lost(seen)
     yield from _nowhere(seen)
+    yield from _taken(seen)
     yield from _long(seen)
 
 
@@ -79,6 +82,29 @@ def _nowhere(seen: Inspection) -> Iterator[Reason]:
                 f"uses the deleted file {shown(path)}, whose name has more than {_LONGEST_LOST} bytes, which cannot be"
                 " captured",
                 "give it a shorter name, or do not delete it before its end",
+            )
+
+
+def _taken(seen: Inspection) -> Iterator[Reason]:
+    """Deleted directories whose name is there again: CRIU would take that one for it, and remove it afterwards."""
+    opened = [
+        (one.holder.process, "has", " open", one.last_path)
+        for one in seen.descriptors.files
+        if one.deleted and stat.S_ISDIR(one.status.st_mode)
+    ]
+    entered = [
+        (place.process, "works in", "", path.removesuffix(DELETED))
+        for place in seen.places
+        for path in place.paths
+        if path.endswith(DELETED) and not os.path.lexists(f"{procfs.PROC}/{place.process.pid}/root{path}")
+    ]
+    for process, has, state, path in opened + entered:
+        if os.path.lexists(f"{procfs.PROC}/{process.pid}/root{path}"):
+            yield Reason(
+                process,
+                f"{has} the deleted directory {shown(path)}{state}, of whose name there is another one, which cannot be"
+                " captured",
+                "leave it, or rename the new one",
             )
 
 
