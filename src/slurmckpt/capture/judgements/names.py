@@ -1,5 +1,4 @@
-"""Names of files that CRIU cannot deal with: those that are gone while the file has another, too long ones, and those
-of deleted directories that are there again.
+"""Names of files that CRIU cannot deal with: gone while the file has another, there again, or too long.
 
 Of a file without any name CRIU keeps the content. For one that has a name somewhere it makes a new name for the time of
 the dump (link_remap.N), which is gone at the restore. In /dev/shm these names are carried (`linkremaps`).
