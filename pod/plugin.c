@@ -1,9 +1,9 @@
 /*
  * restart.so: what CRIU loads of ours (criu.org/Plugins), as its criu-plugin.h of version 0.2 has it. At a dump it has interrupted calls start
  * again (restart.c), and notes what semaphores have to undo (undo.c) and where threads get their memory (policy.c), which it sets again at a
- * restore. There it gives unix sockets the job's user for their peers (peers.c), whom SLURMCKPT_USER=UID:GID names, and keeps resets from TCP
- * connections (resets.c). Where root may not reach a file, CRIU does it as this user, with the groups of SLURMCKPT_GROUPS=1,2,3 (squashed.c),
- * and so it does where the user could lead root to what is not the user's (guarded.c).
+ * restore. There it gives unix sockets the job's user for their peers (peers.c) and pipes for their owner (pipes.c), whom SLURMCKPT_USER=UID:GID
+ * names, and keeps resets from TCP connections (resets.c). Where root may not reach a file, CRIU does it as this user, with the groups of
+ * SLURMCKPT_GROUPS=1,2,3 (squashed.c), and so it does where the user could lead root to what is not the user's (guarded.c).
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -12,6 +12,7 @@
 #include "guarded.h"
 #include "number.h"
 #include "peers.h"
+#include "pipes.h"
 #include "policy.h"
 #include "resets.h"
 #include "restart.h"
@@ -37,6 +38,8 @@ static int begin(int stage)
 		if (uid && as_user_is((unsigned)uid, (unsigned)gid, getenv("SLURMCKPT_GROUPS"))) {
 			squashed_retry();
 			guarded_names();
+			if (stage == STAGE_RESTORE)
+				pipes_are_users();
 		}
 	}
 	return 0;

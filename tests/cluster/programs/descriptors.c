@@ -109,6 +109,8 @@ static void tell(void)
 {
 	struct f_owner_ex owned = {0};
 	struct stat status;
+	char name[32];
+	int again;
 
 	printf("eventfd readable %d, takes %d\n", poll(&(struct pollfd){.fd = counter, .events = POLLIN}, 1, 0), fcntl(counter, F_GETFL) & O_ACCMODE);
 	tell_epoll(inner, "inner epoll");
@@ -120,6 +122,11 @@ static void tell(void)
 	tell_lock("open file description lock", "ofd", try_ofd);
 	printf("pipe size %d", fcntl(full[0], F_GETPIPE_SZ));
 	printf(" writable %d\n", poll(&(struct pollfd){.fd = full[1], .events = POLLOUT}, 1, 0));
+	/* as scripts do by /dev/stderr and <(...) */
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", full[0]);
+	again = open(name, O_RDONLY | O_NONBLOCK);
+	printf("pipe opened by its name %d\n", again >= 0);
+	close(again);
 	fcntl(owner[0], F_GETOWN_EX, &owned);
 	printf("owner %d %d signal %d flags %o\n", owned.type, owned.pid == getpid(), fcntl(owner[0], F_GETSIG) - SIGRTMIN, fcntl(owner[0], F_GETFL));
 	fstat(unlinked, &status);

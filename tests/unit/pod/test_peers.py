@@ -1,4 +1,4 @@
-"""restart.so at a restore: unix sockets that CRIU makes have the job's user for their peers, and CRIU stays root."""
+"""restart.so at a restore: unix sockets that CRIU makes have the job's user for their peers, pipes for their owner."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ int main(int argc, char **argv)
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	int ends[2], listener, client, server;
 	uid_t real, effective, saved;
+	struct stat status;
 	void *library = dlopen(argv[1], RTLD_NOW);
 	struct plugin *plugin = library ? dlsym(library, "CR_PLUGIN_DESC") : NULL;
 
@@ -58,6 +59,9 @@ int main(int argc, char **argv)
 	server = accept(listener, NULL, NULL);
 	tell("listener", client);
 	tell("client", server);
+	if (pipe(ends) || fstat(ends[0], &status))
+		return 5;
+	printf("pipe %u:%u\n", status.st_uid, status.st_gid);
 	getresuid(&real, &effective, &saved);
 	printf("ids %u %u %u\n", real, effective, saved);
 	return argc != 4;
@@ -90,13 +94,13 @@ def test_the_user_is_at_the_other_end(program: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o777)
         lines = told(program, 2, Path(directory), "4321:4322")
-    assert lines == ["pair 1 4321:4322", "listener 1 4321:4322", "client 1 4321:4322", "ids 0 0 0"]
+    assert lines == ["pair 1 4321:4322", "listener 1 4321:4322", "client 1 4321:4322", "pipe 4321:4322", "ids 0 0 0"]
 
 
 def test_where_the_user_may_not_go_root_connects(program: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     lines = told(program, 2, tmp_path, "4321:4322")
-    assert lines == ["pair 1 4321:4322", "listener 1 4321:4322", "client 1 0:0", "ids 0 0 0"]
+    assert lines == ["pair 1 4321:4322", "listener 1 4321:4322", "client 1 0:0", "pipe 4321:4322", "ids 0 0 0"]
 
 
 @pytest.mark.parametrize("user", ["", "4321", "4321:", "x:1", "4321:4322:1", "99999999999:1"])
@@ -105,4 +109,4 @@ def test_without_a_user_nothing_is_changed(program: Path, tmp_path: Path, user: 
 
 
 def test_at_a_dump_nothing_is_changed(program: Path, tmp_path: Path) -> None:
-    assert told(program, 0, tmp_path, "4321:4322") == ["pair 1 0:0", "listener 1 0:0", "client 1 0:0", "ids 0 0 0"]
+    assert told(program, 0, tmp_path, "4321:4322") == ["pair 1 0:0", "listener 1 0:0", "client 1 0:0", "pipe 0:0", "ids 0 0 0"]
