@@ -259,7 +259,7 @@ def _restores(place: str, where: str, output: str) -> tuple[Fault, ...]:
 
 
 RESTORING = (
-    Fault("fetch-error", RESTORE, "restore.fetch", "EIO 1", "the store cannot be read", OLDER, restored_from=1),
+    Fault("fetch-error", RESTORE, "restore.fetch", "EIO 2", "the store cannot be read", OLDER, restored_from=1),
     Fault(
         "fetch-hang",
         RESTORE,
