@@ -52,6 +52,8 @@ def tell() -> None:
         now[6][termios.VTIME],
     )
     print("names", os.ttyname(other), os.isatty(idle))
+    os.close(os.open(os.ttyname(other), os.O_RDWR | os.O_NOCTTY))
+    print("owner", os.fstat(other).st_uid == os.getuid(), oct(os.fstat(other).st_mode))
     print("foreground", os.tcgetpgrp(master) == child, "session", os.getsid(child) == child)
     print("shell", answer(b"hello"))
 
