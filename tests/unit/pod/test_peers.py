@@ -109,4 +109,10 @@ def test_without_a_user_nothing_is_changed(program: Path, tmp_path: Path, user: 
 
 
 def test_at_a_dump_nothing_is_changed(program: Path, tmp_path: Path) -> None:
-    assert told(program, 0, tmp_path, "4321:4322") == ["pair 1 0:0", "listener 1 0:0", "client 1 0:0", "pipe 0:0", "ids 0 0 0"]
+    assert told(program, 0, tmp_path, "4321:4322") == [
+        "pair 1 0:0",
+        "listener 1 0:0",
+        "client 1 0:0",
+        "pipe 0:0",
+        "ids 0 0 0",
+    ]
